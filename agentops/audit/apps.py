@@ -1,0 +1,8 @@
+"""The audit log."""
+
+from django.apps import AppConfig
+
+
+class AuditConfig(AppConfig):
+    name = "agentops.audit"
+    label = "audit"

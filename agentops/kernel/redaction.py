@@ -1,0 +1,48 @@
+"""Masks: applied before anything reaches an event, a log, a span or a page."""
+
+import re
+from typing import Any
+
+MASK = "•••"
+
+_SECRET_NAMES = re.compile(
+    r"(?i)(secret|token|password|passwd|authorization|api[_-]?key|credential|cookie|cvc|cvv)"
+)
+_PATTERNS = (
+    (re.compile(r"\b(?:sk|pk|rk|whsec|agops)_[A-Za-z0-9_\-]{8,}"), MASK),
+    (re.compile(r"\bBearer\s+[A-Za-z0-9._\-~+/]{8,}=*", re.IGNORECASE), f"Bearer {MASK}"),
+    (re.compile(r"\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]+"), MASK),
+    (re.compile(r"\b([A-Za-z0-9])[A-Za-z0-9._%+\-]*@([A-Za-z0-9.\-]+\.[A-Za-z]{2,})"), rf"\1{MASK}@\2"),
+    (re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b"), MASK),
+    (re.compile(r"(?<![\dA-Za-z.-])\+?\d[\d ()/-]{9,}\d(?![\dA-Za-z])"), MASK),
+)
+_CARD = re.compile(r"(?<!\d)(?:\d[ -]?){13,19}(?!\d)")
+
+
+def mask_text(text: str) -> str:
+    """`text` with e-mail addresses, card, account and phone numbers and anything like a credential masked."""
+    text = _CARD.sub(lambda found: f"{MASK} {re.sub(r'\D', '', found.group())[-4:]}", text)
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def mask(value: Any) -> Any:
+    """A copy of a JSON value with every text masked, and whole the values of fields named like a secret."""
+    match value:
+        case str():
+            return mask_text(value)
+        case dict():
+            return {
+                key: MASK if _SECRET_NAMES.search(str(key)) else mask(item) for key, item in value.items()
+            }
+        case list() | tuple():
+            return [mask(item) for item in value]
+    return value
+
+
+def printable(text: str, limit: int = 2_000) -> str:
+    """Text from a model or a customer, made safe to store and to show: no NUL, no lone surrogates, no bidi controls."""
+    text = text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+    text = re.sub(r"[\u202a-\u202e\u2066-\u2069\u200e\u200f]", "", text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

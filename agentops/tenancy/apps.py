@@ -1,0 +1,8 @@
+"""Tenants, people, tokens and keys."""
+
+from django.apps import AppConfig
+
+
+class TenancyConfig(AppConfig):
+    name = "agentops.tenancy"
+    label = "tenancy"

@@ -1,0 +1,107 @@
+"""Data keys: made per subject, wrapped by the tenant's key, which a master key wraps; opened keys stay in memory."""
+
+import base64
+import hashlib
+import threading
+from collections import OrderedDict
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from agentops.kernel import sealed
+from agentops.kernel.ids import uuid7
+from agentops.kernel.sealed import CannotUnseal, Key, Place
+
+from .models import DataKey
+
+_CACHE_SIZE = 4_096
+_cache: OrderedDict[UUID, Key] = OrderedDict()
+_lock = threading.Lock()
+
+
+def master_keys() -> list[Key]:
+    """The master keys of the settings; the first one seals, the others still open."""
+    keys = []
+    for part in settings.AGENTOPS_MASTER_KEYS.split(","):
+        secret = base64.b64decode(part.strip())
+        if len(secret) != sealed.KEY_BYTES:
+            raise ValueError("AGENTOPS_MASTER_KEYS: each key is 32 bytes in base 64")
+        keys.append(Key(UUID(bytes=hashlib.sha256(b"master" + secret).digest()[:16]), secret))
+    return keys
+
+
+def _place(row: UUID) -> Place:
+    return Place("tenancy_datakey", str(row), "wrapped")
+
+
+def make(tenant_id: int, subject: str) -> Key:
+    """A new data key for `subject`; call it in the transaction that writes the subject's first row."""
+    key = Key(uuid7(), sealed.new_secret())
+    if subject == "tenant":
+        wrapping, wrapped_by = master_keys()[0], None
+    else:
+        wrapping = for_tenant(tenant_id)
+        wrapped_by = wrapping.id
+    DataKey.objects.create(
+        id=key.id,
+        tenant_id=tenant_id,
+        subject=subject,
+        wrapped=sealed.seal_bytes(wrapping, _place(key.id), key.secret),
+        wrapped_by=wrapped_by,
+    )
+    return key
+
+
+def for_subject(tenant_id: int, subject: str) -> Key:
+    """The present key of `subject`; raises DataKey.DoesNotExist where it has none."""
+    row = DataKey.objects.get(tenant_id=tenant_id, subject=subject, erased_at=None)
+    return opened(row.id, row)
+
+
+_tenant_keys: dict[int, UUID] = {}
+
+
+def for_tenant(tenant_id: int) -> Key:
+    """The tenant's own key: it wraps its data keys and seals what belongs to no other subject."""
+    if tenant_id not in _tenant_keys:
+        _tenant_keys[tenant_id] = for_subject(tenant_id, "tenant").id
+    return opened(_tenant_keys[tenant_id])
+
+
+def opened(key_id: UUID, row: DataKey | None = None) -> Key:
+    """The key with that id, unwrapped; raises CannotUnseal where it was erased."""
+    with _lock:
+        if key_id in _cache:
+            _cache.move_to_end(key_id)
+            return _cache[key_id]
+    row = row or DataKey.objects.get(pk=key_id)
+    if row.wrapped is None:
+        raise CannotUnseal(f"the key of {row.subject} was erased")
+    if row.wrapped_by is None:
+        wrapper_id = sealed.key_id(row.wrapped)
+        wrapping = next((key for key in master_keys() if key.id == wrapper_id), None)
+        if wrapping is None:
+            raise CannotUnseal(
+                "AGENTOPS_MASTER_KEYS has not got the key that this tenant's key is wrapped with"
+            )
+    else:
+        wrapping = opened(row.wrapped_by)
+    key = Key(key_id, sealed.unseal_bytes(wrapping, _place(key_id), row.wrapped))
+    with _lock:
+        _cache[key_id] = key
+        while len(_cache) > _CACHE_SIZE:
+            _cache.popitem(last=False)
+    return key
+
+
+def forget() -> None:
+    """Drop every opened key from memory (after an erasure, and between tests)."""
+    with _lock:
+        _cache.clear()
+        _tenant_keys.clear()
+
+
+def unseal(place: Place, envelope: bytes | memoryview) -> Any:
+    """The JSON value in `envelope`, whatever key sealed it."""
+    return sealed.unseal_json(opened(sealed.key_id(envelope)), place, envelope)

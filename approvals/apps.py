@@ -1,0 +1,7 @@
+"""Approvals."""
+
+from django.apps import AppConfig
+
+
+class ApprovalsConfig(AppConfig):
+    name = "approvals"

@@ -1,0 +1,177 @@
+"""Whether an operation may be done: rules, the question to people, and each person's answer."""
+
+from typing import Any, ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+
+from agentops.kernel.clock import Now
+from agentops.kernel.ids import show, uuid7
+from agentops.kernel.transitions import Stateful
+from agentops.tenancy.models import DataKey, Tenant, User
+from operations.models import Operation
+
+from .states import MOVES, ApprovalStatus, Outcome, Risk, VerdictOfPerson
+
+
+class Policy(models.Model):
+    """One version of a tenant's ordered rules for an action. A published version never changes."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="policies")
+    action = models.CharField(max_length=60)
+    number = models.PositiveIntegerField()
+    # [{code, when: CEL text, outcome, risk, group?, required?, hold_seconds?, expires_hours?, sentences: {lang: text}}]
+    rules = models.JSONField()
+    created_at = models.DateTimeField(db_default=Now())
+    published_at = models.DateTimeField(null=True)
+    published_by = models.CharField(max_length=120, blank=True)
+
+    class Meta:
+        verbose_name_plural = "policies"
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(fields=["tenant", "id"], name="policy_tenant_id"),
+            models.UniqueConstraint(fields=["tenant", "action", "number"], name="policy_number_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} v{self.number}"
+
+
+class PolicyDecision(models.Model):
+    """What policy said about an operation, on which rule and which input."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    operation = models.ForeignKey(
+        Operation,
+        on_delete=models.PROTECT,
+        db_constraint=False,
+        db_index=False,
+        related_name="policy_decisions",
+    )
+    policy = models.ForeignKey(
+        Policy, on_delete=models.PROTECT, null=True, db_constraint=False, related_name="+"
+    )
+    rule = models.CharField(max_length=60)
+    outcome = models.CharField(max_length=20, choices=Outcome)
+    risk = models.CharField(max_length=12, choices=Risk)
+    codes = ArrayField(models.CharField(max_length=60))
+    input_digest = models.CharField(max_length=90)
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(fields=["tenant", "id"], name="policydecision_tenant_id"),
+        ]
+        indexes: ClassVar[Any] = [models.Index(fields=["operation"], name="policydecision_of_operation")]
+
+
+class Approval(Stateful):
+    """A question to people about exactly one proposal, by its digest."""
+
+    MOVES = MOVES
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="approvals")
+    operation = models.ForeignKey(
+        Operation, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="approvals"
+    )
+    status = models.CharField(max_length=12, choices=ApprovalStatus, default=ApprovalStatus.REQUESTED)
+    action = models.CharField(max_length=60)
+    amount_minor = models.BigIntegerField(null=True)
+    currency = models.CharField(max_length=3, blank=True)
+    risk = models.CharField(max_length=12, choices=Risk)
+    data_key = models.ForeignKey(
+        DataKey, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+"
+    )
+    sealed_proposal = models.BinaryField()  # what reviewers see, as codes and values
+    proposal_digest = models.CharField(max_length=90)
+    sealed_grounds = models.BinaryField()  # facts with source, time and guard; policy; release; rights
+    policy_decision = models.ForeignKey(
+        PolicyDecision, on_delete=models.PROTECT, null=True, db_constraint=False, related_name="+"
+    )
+    requesters = ArrayField(models.CharField(max_length=120))  # the whole chain: person, token, agent
+    group = models.CharField(max_length=40, blank=True)
+    required = models.PositiveSmallIntegerField(default=1)
+    hold_seconds = models.PositiveIntegerField()
+    expires_at = models.DateTimeField(null=True)
+    requested_at = models.DateTimeField(db_default=Now())
+    closed_at = models.DateTimeField(null=True)
+    consumed_at = models.DateTimeField(null=True)
+    consumed_by = models.UUIDField(null=True)  # the operation that spent it
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(fields=["tenant", "id"], name="approval_tenant_id"),
+            models.UniqueConstraint(
+                fields=["tenant", "operation"], condition=Q(status="requested"), name="approval_open_once"
+            ),
+            models.CheckConstraint(
+                condition=Q(status__in=ApprovalStatus.values), name="approval_status_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(status="requested") ^ Q(closed_at__isnull=False), name="approval_open_or_closed"
+            ),
+            models.CheckConstraint(
+                condition=Q(consumed_at__isnull=True) | Q(status="approved"),
+                name="approval_consumed_iff_approved",
+            ),
+            models.CheckConstraint(condition=Q(required__gte=1), name="approval_required_positive"),
+        ]
+        indexes: ClassVar[Any] = [
+            models.Index(
+                fields=["tenant", "expires_at"], condition=Q(status="requested"), name="approval_waiting"
+            ),
+            models.Index(fields=["expires_at"], condition=Q(status="requested"), name="approval_expiring"),
+            models.Index(fields=["tenant", "status", "-requested_at", "-id"], name="approval_newest"),
+            models.Index(fields=["operation"], name="approval_of_operation"),
+        ]
+
+    def __str__(self) -> str:
+        return self.public_id
+
+    @property
+    def public_id(self) -> str:
+        return show("apr", self.id)
+
+
+class Decision(models.Model):
+    """One person's answer to an approval."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    approval = models.ForeignKey(
+        Approval, on_delete=models.PROTECT, db_constraint=False, related_name="decisions"
+    )
+    reviewer = models.ForeignKey(User, on_delete=models.PROTECT, related_name="decisions")
+    verdict = models.CharField(max_length=8, choices=VerdictOfPerson)
+    sealed_reason = models.BinaryField()
+    proposal_digest = models.CharField(max_length=90)
+    seen_sheet_digest = models.CharField(max_length=64, blank=True)
+    channel = models.CharField(max_length=16)
+    decided_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(fields=["tenant", "approval", "reviewer"], name="decision_once_a_person"),
+        ]
+
+
+class ReviewLimit(models.Model):
+    """Up to which amount a person may decide an action, each and a day (in the tenant's zone)."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="review_limits")
+    reviewer = models.ForeignKey(User, on_delete=models.PROTECT, related_name="review_limits")
+    action = models.CharField(max_length=60, blank=True)  # blank: every action
+    currency = models.CharField(max_length=3)
+    each_minor = models.BigIntegerField()
+    day_minor = models.BigIntegerField(null=True)  # None: no daily limit
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(
+                fields=["tenant", "reviewer", "action", "currency"], name="reviewlimit_once"
+            ),
+        ]

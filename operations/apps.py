@@ -1,0 +1,7 @@
+"""Operations."""
+
+from django.apps import AppConfig
+
+
+class OperationsConfig(AppConfig):
+    name = "operations"

@@ -1,0 +1,25 @@
+"""Tenant keys, partitions, append-only evidence and final rows of operations."""
+
+from django.db import migrations
+
+from agentops.kernel.schema import append_only, final_status, partitioned, tenant_key
+
+
+class Migration(migrations.Migration):
+    dependencies = [("operations", "0001_initial"), ("runs", "0002_walls")]
+    operations = [
+        partitioned("operations_attempt", "operation_id"),
+        partitioned("operations_finding", "operation_id"),
+        tenant_key("operations_target", "connection_id", "operations_connection"),
+        tenant_key("operations_operation", "run_id", "runs_agentrun"),
+        tenant_key("operations_operation", "target_id", "operations_target"),
+        tenant_key("operations_operation", "connection_id", "operations_connection"),
+        tenant_key("operations_operation", "data_key_id", "tenancy_datakey"),
+        tenant_key("operations_operation", "previous_id", "operations_operation"),
+        tenant_key("operations_attempt", "operation_id", "operations_operation"),
+        tenant_key("operations_finding", "operation_id", "operations_operation"),
+        tenant_key("operations_incident", "connection_id", "operations_connection"),
+        append_only("operations_attempt"),
+        append_only("operations_finding"),
+        final_status("operations_operation", "succeeded", "failed", "rejected", "cancelled", "expired"),
+    ]

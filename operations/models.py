@@ -1,0 +1,255 @@
+"""What runs want done outside, every request on the wire, and the proof of what became of it."""
+
+from typing import Any, ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+
+from agentops.kernel.clock import Now
+from agentops.kernel.ids import show, uuid7
+from agentops.kernel.transitions import Stateful
+from agentops.tenancy.models import DataKey, Tenant
+from runs.models import AgentRun
+
+from .states import FINAL, MOVES, OperationStatus, Source, Verdict
+
+
+class Connection(models.Model):
+    """An account at a provider: whose, in which mode, with which credential, and how well it can be verified."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="connections")
+    name = models.CharField(max_length=60)
+    connector = models.CharField(max_length=40)
+    mode = models.CharField(max_length=8, choices=[("test", "test"), ("live", "live")], default="test")
+    base_url = models.CharField(max_length=200, blank=True)
+    sealed_credential = models.BinaryField()
+    enabled = models.BooleanField(default=True)
+    grade = models.CharField(max_length=40, blank=True)
+    graded_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(fields=["tenant", "id"], name="connection_tenant_id"),
+            models.UniqueConstraint(fields=["tenant", "name"], name="connection_name_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.connector}, {self.mode})"
+
+
+class Target(models.Model):
+    """The thing that operations change; its row is locked where money is promised."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    connection = models.ForeignKey(
+        Connection, on_delete=models.PROTECT, db_constraint=False, related_name="targets"
+    )
+    type = models.CharField(max_length=32)
+    external_id = models.CharField(max_length=120)
+    currency = models.CharField(max_length=3, blank=True)
+    capacity_minor = models.BigIntegerField(null=True)  # what was captured
+    foreign_minor = models.BigIntegerField(default=0)  # the provider's effects that are not ours
+    as_of = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(fields=["tenant", "id"], name="target_tenant_id"),
+            models.UniqueConstraint(
+                fields=["tenant", "connection", "type", "external_id"], name="target_once"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.external_id}"
+
+
+class Operation(Stateful):
+    """One intended change in somebody else's system: one record, one key, one honest status."""
+
+    MOVES = MOVES
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, db_index=False, related_name="operations")
+    actor = models.CharField(max_length=120)
+    run = models.ForeignKey(
+        AgentRun, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="operations"
+    )
+    step = models.CharField(max_length=200)
+    action = models.CharField(max_length=60)
+    action_version = models.PositiveSmallIntegerField()
+    target = models.ForeignKey(
+        Target, on_delete=models.PROTECT, db_constraint=False, related_name="operations"
+    )
+    target_type = models.CharField(max_length=32)
+    target_name = models.CharField(max_length=120)
+    connection = models.ForeignKey(
+        Connection, on_delete=models.PROTECT, db_constraint=False, related_name="operations"
+    )
+    data_key = models.ForeignKey(
+        DataKey, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+"
+    )
+    sealed_params = models.BinaryField()
+    params_digest = models.CharField(max_length=90)
+    amount_minor = models.BigIntegerField(null=True)
+    currency = models.CharField(max_length=3, blank=True)
+    reference = models.CharField(max_length=120)
+    occurrence = models.PositiveSmallIntegerField(default=0)
+    previous = models.ForeignKey(
+        "self", on_delete=models.PROTECT, null=True, db_constraint=False, related_name="next"
+    )
+    operation_key = models.CharField(max_length=90)
+    status = models.CharField(max_length=16, choices=OperationStatus, default=OperationStatus.PENDING)
+    authority_kind = models.CharField(max_length=16, blank=True)  # policy, approval
+    authority_id = models.UUIDField(null=True)
+    authorised_digest = models.CharField(max_length=90, blank=True)  # of the proposal that was allowed
+    generation = models.PositiveSmallIntegerField(default=0)
+    idempotency_key = models.CharField(max_length=80)
+    key_expires_at = models.DateTimeField(null=True)
+    dispatch_after = models.DateTimeField(null=True)
+    next_attempt_at = models.DateTimeField(null=True)  # next try, or next look-up
+    quiet_at = models.DateTimeField(null=True)  # before it, "not found" means nothing
+    attempts = models.PositiveSmallIntegerField(default=0)
+    findings_taken = models.PositiveSmallIntegerField(default=0)
+    accepted_at = models.DateTimeField(null=True)
+    provider_ref = models.CharField(max_length=120, blank=True)
+    sealed_receipt = models.BinaryField(null=True)
+    reversed_at = models.DateTimeField(null=True)
+    error_code = models.CharField(max_length=60, blank=True)
+    error_detail = models.CharField(max_length=500, blank=True)  # masked
+    lease_owner = models.CharField(max_length=64, null=True)
+    lease_expires_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+    updated_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(fields=["tenant", "id"], name="operation_tenant_id"),
+            models.UniqueConstraint(fields=["tenant", "operation_key"], name="operation_key_once"),
+            models.CheckConstraint(
+                condition=Q(status__in=OperationStatus.values), name="operation_status_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(status="succeeded") ^ Q(sealed_receipt__isnull=True),
+                name="operation_receipt_iff_succeeded",
+            ),
+            models.CheckConstraint(
+                condition=~Q(status__in=["approved", "executing", "succeeded"]) | ~Q(authority_kind=""),
+                name="operation_authority_before_effect",
+            ),
+            models.CheckConstraint(
+                condition=Q(amount_minor__isnull=True, currency="")
+                | (Q(amount_minor__isnull=False) & ~Q(currency="")),
+                name="operation_amount_with_currency",
+            ),
+            models.CheckConstraint(
+                condition=~Q(status__in=sorted(FINAL)) | Q(lease_owner__isnull=True),
+                name="operation_ends_without_lease",
+            ),
+        ]
+        indexes: ClassVar[Any] = [
+            models.Index(fields=["tenant", "action", "target", "-created_at"], name="operation_of_target"),
+            models.Index(fields=["tenant", "-created_at", "-id"], name="operation_newest"),
+            models.Index(fields=["tenant", "status", "-created_at", "-id"], name="operation_by_status"),
+            models.Index(fields=["run"], name="operation_of_run"),
+            models.Index(
+                fields=["next_attempt_at"],
+                condition=Q(status__in=["approved", "executing", "unknown"]),
+                name="operation_due",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.public_id
+
+    @property
+    def public_id(self) -> str:
+        return show("op", self.id)
+
+    @property
+    def target_text(self) -> str:
+        return f"{self.target_type}:{self.target_name}"
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in FINAL
+
+
+class Attempt(models.Model):
+    """One request on the wire, committed before its first byte leaves; what came of it is a Finding."""
+
+    pk = models.CompositePrimaryKey("operation_id", "number")
+    operation = models.ForeignKey(
+        Operation, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="tries"
+    )
+    number = models.PositiveSmallIntegerField()
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+"
+    )
+    generation = models.PositiveSmallIntegerField()
+    idempotency_key = models.CharField(max_length=80)
+    request_digest = models.CharField(max_length=64)
+    sealed_request = models.BinaryField()  # the exact bytes that this generation sends
+    api_version = models.CharField(max_length=40, blank=True)
+    worker = models.CharField(max_length=64)
+    started_at = models.DateTimeField(db_default=Now())
+    send_by = models.DateTimeField()
+    quiet_at = models.DateTimeField()
+
+
+class Finding(models.Model):
+    """One piece of evidence about an operation, whoever brought it."""
+
+    pk = models.CompositePrimaryKey("operation_id", "number")
+    operation = models.ForeignKey(
+        Operation, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="findings"
+    )
+    number = models.PositiveSmallIntegerField()
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+"
+    )
+    source = models.CharField(max_length=16, choices=Source)
+    verdict = models.CharField(max_length=16, choices=Verdict)
+    attempt = models.PositiveSmallIntegerField(null=True)
+    provider_ref = models.CharField(max_length=120, blank=True)
+    code = models.CharField(max_length=60, blank=True)
+    sealed_evidence = models.BinaryField()
+    actor = models.CharField(max_length=120)
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.CheckConstraint(condition=Q(verdict__in=Verdict.values), name="finding_verdict_known"),
+            models.CheckConstraint(condition=Q(source__in=Source.values), name="finding_source_known"),
+        ]
+
+
+class Incident(models.Model):
+    """Something that people must look at once, however many operations it holds up."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="incidents")
+    connection = models.ForeignKey(
+        Connection, on_delete=models.PROTECT, null=True, db_constraint=False, related_name="incidents"
+    )
+    kind = models.CharField(max_length=40)
+    about = models.CharField(max_length=120)
+    told_to = ArrayField(models.CharField(max_length=120), default=list)
+    opened_at = models.DateTimeField(db_default=Now())
+    closed_at = models.DateTimeField(null=True)
+    closed_by = models.CharField(max_length=120, blank=True)
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(
+                fields=["tenant", "kind", "about"],
+                condition=Q(closed_at__isnull=True),
+                name="incident_open_once",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.about}"

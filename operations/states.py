@@ -1,0 +1,62 @@
+"""The states of an operation, and what an answer or a look-up can say about it."""
+
+from collections.abc import Mapping
+
+from django.db.models import TextChoices
+
+
+class OperationStatus(TextChoices):
+    PENDING = "pending"  # proposed; policy or people move it on
+    APPROVED = "approved"  # may be sent, and nothing is on its way; dispatch moves it on
+    EXECUTING = "executing"  # an attempt is committed, or the provider has accepted and not settled
+    UNKNOWN = "unknown"  # an answer was lost; the reconciler looks it up
+    ESCALATED = "escalated"  # the provider cannot tell; a person settles it
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+_S = OperationStatus
+FINAL = frozenset({_S.SUCCEEDED, _S.FAILED, _S.REJECTED, _S.CANCELLED, _S.EXPIRED})
+WITHOUT_EFFECT = FINAL - {_S.SUCCEEDED}
+UNSENT = frozenset({_S.PENDING, _S.APPROVED})
+IN_DOUBT = frozenset({_S.EXECUTING, _S.UNKNOWN, _S.ESCALATED})
+MOVES: Mapping[str, frozenset[str]] = {
+    _S.PENDING: frozenset({_S.APPROVED, _S.REJECTED, _S.CANCELLED, _S.EXPIRED}),
+    _S.APPROVED: frozenset({_S.EXECUTING, _S.PENDING, _S.REJECTED, _S.CANCELLED, _S.FAILED}),
+    _S.EXECUTING: frozenset({_S.SUCCEEDED, _S.FAILED, _S.UNKNOWN, _S.APPROVED}),
+    _S.UNKNOWN: frozenset({_S.SUCCEEDED, _S.FAILED, _S.EXECUTING, _S.APPROVED, _S.PENDING, _S.ESCALATED}),
+    _S.ESCALATED: frozenset({_S.SUCCEEDED, _S.FAILED, _S.APPROVED, _S.PENDING, _S.UNKNOWN}),
+    **{final: frozenset[str]() for final in FINAL},
+}
+
+
+class Verdict(TextChoices):
+    """What one piece of evidence says."""
+
+    APPLIED = "applied"  # done; there is a usable receipt
+    ACCEPTED = "accepted"  # taken, not settled: a reference exists
+    REFUSED = "refused"  # surely not applied, and never will be
+    BLOCKED = "blocked"  # surely not applied: our credential or account is refused
+    NOT_SENT = "not_sent"  # surely not applied: may be tried again, same generation
+    BUSY = "busy"  # our key is in flight at the provider
+    SPENT = "spent"  # the provider replays a stored error: this generation can say nothing else
+    CONTRADICTION = (
+        "contradiction"  # it answers for another amount, target or body, or without a usable receipt
+    )
+    UNKNOWN = "unknown"  # no answer that says anything
+    ABSENT = "absent"  # looked up, and not there
+    UNREACHABLE = "unreachable"  # looked up, and nobody answered
+    REVERSED = "reversed"  # it was applied, and the provider has undone it since
+
+
+class Source(TextChoices):
+    """Where a piece of evidence comes from."""
+
+    ANSWER = "answer"
+    LOOK_UP = "look_up"
+    WEBHOOK = "webhook"
+    PERSON = "person"
+    SWEEP = "sweep"

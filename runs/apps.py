@@ -1,0 +1,7 @@
+"""Runs."""
+
+from django.apps import AppConfig
+
+
+class RunsConfig(AppConfig):
+    name = "runs"
