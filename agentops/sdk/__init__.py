@@ -1,0 +1,42 @@
+"""What an agent author imports: plain Python, no Django."""
+
+from agentops.sdk.agents import Agent, Call, Limits, Message, Reply
+from agentops.sdk.context import Principal, StepContext, ToolContext
+from agentops.sdk.errors import (
+    DuplicateStep,
+    InvalidArguments,
+    InvalidResult,
+    JournalMismatch,
+    OperationRefused,
+    Retryable,
+    SdkError,
+    Terminal,
+    ToolDefinitionError,
+)
+from agentops.sdk.tools import Tool, tool
+from agentops.sdk.values import Money, OrderId, Receipt
+
+__all__ = [
+    "Agent",
+    "Call",
+    "DuplicateStep",
+    "InvalidArguments",
+    "InvalidResult",
+    "JournalMismatch",
+    "Limits",
+    "Message",
+    "Money",
+    "OperationRefused",
+    "OrderId",
+    "Principal",
+    "Receipt",
+    "Reply",
+    "Retryable",
+    "SdkError",
+    "StepContext",
+    "Terminal",
+    "Tool",
+    "ToolContext",
+    "ToolDefinitionError",
+    "tool",
+]

@@ -1,0 +1,96 @@
+"""What a tool is given: durable steps, operations, and who it acts for.
+
+The engine implements these protocols. Code of a tool runs again from its start after a crash; what `step` and
+`operation` have completed is then answered from the journal.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agentops.sdk.values import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Whom a run acts for, and with which rights."""
+
+    tenant: str
+    actor: str
+    scopes: frozenset[str] = frozenset()
+
+
+class Signal(Protocol):
+    """Set once the run is cancelled or the tool's time is up; a long tool looks at it and stops."""
+
+    def is_set(self) -> bool: ...
+
+
+class BoundLogger(Protocol):
+    """A structured logger that carries the run's ids already."""
+
+    def bind(self, **fields: Any) -> "BoundLogger": ...
+    def debug(self, event: str, **fields: Any) -> Any: ...
+    def info(self, event: str, **fields: Any) -> Any: ...
+    def warning(self, event: str, **fields: Any) -> Any: ...
+    def error(self, event: str, **fields: Any) -> Any: ...
+
+
+class StepContext(Protocol):
+    """Given to the body of a step, which runs at least once."""
+
+    @property
+    def id(self) -> str:
+        """The same in every life of the run: pass it on as an idempotency key."""
+        ...
+
+
+class ToolContext(Protocol):
+    """The first argument of every tool."""
+
+    @property
+    def call_id(self) -> str:
+        """Stable across retries of this call, new for each new call."""
+        ...
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def principal(self) -> Principal: ...
+    @property
+    def signal(self) -> Signal: ...
+    @property
+    def log(self) -> BoundLogger: ...
+
+    def step[*Ts, R](
+        self, name: str, fn: Callable[[StepContext, *Ts], R], *args: *Ts, key: str | None = None
+    ) -> R:
+        """Call `fn(step, *args)` once per run and keep its JSON result; loops pass `key`.
+
+        Raises `DuplicateStep` for a name used twice in one life, `JournalMismatch` for other arguments than recorded.
+        """
+        ...
+
+    def operation(
+        self, action: str, *, target: str, params: dict[str, Any], reference: str, key: str | None = None
+    ) -> Receipt:
+        """Propose one change in somebody else's system and return its receipt once it has happened.
+
+        `target` is `type:id`. `reference` is what makes two honest requests different (an order line, a ticket), never
+        free text. `key` names the call where one tool proposes the same action more than once. While people decide or the
+        provider works, the tool is unwound by a BaseException of the engine and called again later: catch `Exception`,
+        never `BaseException`, around it. Raises `OperationRefused` if it ended surely without effect.
+        """
+        ...
+
+    def progress(self, text: str) -> None:
+        """Show one line to whoever watches the run."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait without holding a thread; after a restart only for the rest."""
+        ...
+
+    def identity_headers(self, audience: str, target: str | None = None) -> dict[str, str]:
+        """A short-lived signed statement of whom this call acts for, as headers for a system that is read from."""
+        ...
