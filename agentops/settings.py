@@ -37,7 +37,7 @@ AGENTOPS_ROLE = text("AGENTOPS_ROLE", "all")  # which pool of runs a worker serv
 TESTING = "pytest" in sys.modules
 # Commands that only read code (checks, migrations on paper) run without any secret.
 PAPER_COMMANDS = {"makemigrations", "check", "collectstatic", "help", "--help", "export_openapi"}
-ON_PAPER = len(sys.argv) > 1 and sys.argv[1] in PAPER_COMMANDS or "mypy" in Path(sys.argv[0]).parts[-1]
+ON_PAPER = (len(sys.argv) > 1 and sys.argv[1] in PAPER_COMMANDS) or "mypy" in Path(sys.argv[0]).parts[-1]
 DEBUG = False
 
 # --- Secrets ----------------------------------------------------------------------------------------------------

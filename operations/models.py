@@ -114,6 +114,7 @@ class Operation(Stateful):
     quiet_at = models.DateTimeField(null=True)  # before it, "not found" means nothing
     attempts = models.PositiveSmallIntegerField(default=0)
     findings_taken = models.PositiveSmallIntegerField(default=0)
+    in_doubt = models.BooleanField(default=False)  # an attempt may have had an effect, and nothing proves otherwise
     accepted_at = models.DateTimeField(null=True)
     provider_ref = models.CharField(max_length=120, blank=True)
     sealed_receipt = models.BinaryField(null=True)
@@ -176,6 +177,18 @@ class Operation(Stateful):
     @property
     def is_final(self) -> bool:
         return self.status in FINAL
+
+
+class Interest(models.Model):
+    """A step of a run that stands for an operation: its own, or one that another run proposed before."""
+
+    pk = models.CompositePrimaryKey("run_id", "step")
+    run = models.ForeignKey(
+        AgentRun, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="interests"
+    )
+    step = models.CharField(max_length=200)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+")
+    operation = models.ForeignKey(Operation, on_delete=models.PROTECT, db_constraint=False, related_name="interests")
 
 
 class Attempt(models.Model):

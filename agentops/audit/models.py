@@ -10,7 +10,6 @@ from agentops.kernel.clock import Now
 from agentops.kernel.ids import uuid7
 from agentops.tenancy.models import Tenant
 
-
 if TYPE_CHECKING:
     _TextField = models.Field[str, str]
 else:

@@ -16,6 +16,8 @@ class Migration(migrations.Migration):
         tenant_key("operations_operation", "connection_id", "operations_connection"),
         tenant_key("operations_operation", "data_key_id", "tenancy_datakey"),
         tenant_key("operations_operation", "previous_id", "operations_operation"),
+        tenant_key("operations_interest", "run_id", "runs_agentrun"),
+        tenant_key("operations_interest", "operation_id", "operations_operation"),
         tenant_key("operations_attempt", "operation_id", "operations_operation"),
         tenant_key("operations_finding", "operation_id", "operations_operation"),
         tenant_key("operations_incident", "connection_id", "operations_connection"),

@@ -1,0 +1,1 @@
+"""Connectors: one folder each, one line each in `registry.py`."""

@@ -1,0 +1,180 @@
+"""What a connector is: what it can do, what it must know beforehand, how it sends, how it looks up."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel
+
+from operations.states import Verdict
+
+type Json = Any
+type Relation = Literal[">=", "<=", "=="]
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a provider can do after a lost answer. Proved by the contract test; recovery obeys it. Times in seconds."""
+
+    honours_idempotency_keys: bool
+    key_lifetime_seconds: int
+    replays_errors: bool
+    refuses_changed_body: bool
+    can_look_up: bool
+    look_up_lag_seconds: int
+    can_list: bool
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What makes a fact matter: the fact must stand in this relation to the bound when the operation is sent."""
+
+    relation: Relation
+    bound: int | str | bool
+
+    def holds(self, value: Any) -> bool:
+        match self.relation:
+            case "==":
+                return bool(value == self.bound)
+            case ">=":
+                return isinstance(value, int) and isinstance(self.bound, int) and value >= self.bound
+            case "<=":
+                return isinstance(value, int) and isinstance(self.bound, int) and value <= self.bound
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something that a proposal rests on, as read from the system that owns it."""
+
+    name: str  # a code: "refundable_minor", "order_status"
+    value: int | str | bool
+    source: str  # whose word it is: "payments", "shop"
+    guard: Guard | None = None
+
+
+@dataclass(frozen=True)
+class Field:
+    """One line of what changes, as codes and values; sentences are made on reading. Money in minor units."""
+
+    name: str  # a code: "refunded", "order_status"
+    before: int | str | None
+    after: int | str | None
+    kind: Literal["money", "text", "code"] = "text"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `check` brings back: the facts, what would change, and the money that the target can still give."""
+
+    facts: Sequence[Fact] = ()
+    fields: Sequence[Field] = ()
+    capacity_minor: int | None = None  # what was captured; None: no money here
+    theirs: Mapping[str, int] = field(default_factory=dict)  # effects at the provider: our operation id or "", minor units
+
+    def broken_guards(self) -> list[Fact]:
+        return [fact for fact in self.facts if fact.guard is not None and not fact.guard.holds(fact.value)]
+
+
+@dataclass(frozen=True)
+class Action:
+    """A kind of operation: its parameters, what its intent is, and what reviewers are told of it."""
+
+    name: str  # dotted: "refund.create"
+    version: int
+    connector: str
+    target_type: str
+    params: type[BaseModel]
+    intent: tuple[str, ...]  # the parameters that are its business meaning, beside the reference; never free text
+    amount: Callable[[Any], tuple[int, str] | None] = lambda params: None  # minor units, currency
+    adjustable: tuple[str, ...] = ()
+    guards_target: bool = True  # another one on the same target makes policy ask a person
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation as its connector sees it: built from the committed record alone."""
+
+    operation_id: str  # shown form, "op_…"
+    tenant: str
+    actor: str
+    agent: str
+    action: str
+    action_version: int
+    target_type: str
+    target: str
+    params: Mapping[str, Json]
+    amount_minor: int | None
+    currency: str
+    idempotency_key: str
+    generation: int
+    provider_ref: str  # "" until one is known
+    base_url: str
+    credential: str
+    timeout_seconds: float
+    first_sent_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """The exact bytes of one generation; sent again only as these bytes."""
+
+    method: str
+    path: str
+    body: bytes
+    api_version: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one answer, look-up or message says. `receipt` is the provider's proof, as plain JSON, without secrets."""
+
+    verdict: Verdict
+    provider_ref: str = ""
+    receipt: Mapping[str, Json] | None = None
+    code: str = ""
+    detail: str = ""  # masked before it is stored
+    amount_minor: int | None = None
+    currency: str = ""
+    retry_after_seconds: float | None = None
+
+
+class PastSendBy(Exception):
+    """`send_by` had passed when the first byte was to leave: surely not sent."""
+
+
+class CheckFailed(Exception):
+    """The system that owns the facts cannot be read now, or refuses: `code` tells which; nothing was proposed."""
+
+    def __init__(self, code: str, detail: str, *, retryable: bool) -> None:
+        super().__init__(detail)
+        self.code, self.detail, self.retryable = code, detail, retryable
+
+
+class Connector(ABC):
+    """A provider: small, without state, safe to use from several threads."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    abilities: ClassVar[Abilities]
+    actions: ClassVar[tuple[Action, ...]]
+
+    @abstractmethod
+    def check(self, call: Call) -> Facts:
+        """Read what the proposal rests on. Raises CheckFailed."""
+
+    @abstractmethod
+    def build(self, call: Call) -> Request:
+        """The request of this generation, byte for byte; nothing is sent."""
+
+    @abstractmethod
+    def send(self, call: Call, request: Request, before_first_byte: Callable[[], None]) -> Answer:
+        """Send exactly `request`, once. Calls `before_first_byte` last before anything leaves (it may raise PastSendBy).
+
+        Never raises for anything that the provider or the network does: every outcome is an Answer.
+        """
+
+    @abstractmethod
+    def look_up(self, call: Call) -> Answer:
+        """Ask whether the operation took effect: by reference, by key or by operation id. Read-only, never raises."""

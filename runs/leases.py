@@ -1,0 +1,163 @@
+"""Who may advance a run: the statements that claim, renew, checkpoint, park and hand back, each fenced by epoch.
+
+They are plain SQL so that the driver's asynchronous pool and a test's connection run the very same text. Numbers are
+taken only from `UPDATE … RETURNING`. Time is read after the row is locked.
+"""
+
+from .events import INSERT_FROM_RUN
+
+# Tenants with runs that may be claimed, the least recently served first: a loose scan of the index `run_ready`.
+READY_TENANTS = """
+WITH RECURSIVE tenant AS (
+  (SELECT tenant_id FROM runs_agentrun WHERE pool = %(pool)s AND ready_at IS NOT NULL ORDER BY tenant_id LIMIT 1)
+  UNION ALL
+  SELECT (SELECT r.tenant_id FROM runs_agentrun r
+          WHERE r.pool = %(pool)s AND r.ready_at IS NOT NULL AND r.tenant_id > tenant.tenant_id
+          ORDER BY r.tenant_id LIMIT 1)
+  FROM tenant WHERE tenant.tenant_id IS NOT NULL
+)
+SELECT slot.tenant_id FROM tenant JOIN runs_slot slot USING (tenant_id) JOIN tenancy_tenant t ON t.id = slot.tenant_id
+WHERE t.state = 'active' AND EXISTS (
+  SELECT 1 FROM runs_agentrun r
+  WHERE r.pool = %(pool)s AND r.tenant_id = slot.tenant_id AND r.ready_at <= (SELECT agentops_now())
+    AND (r.lease_owner IS NULL OR r.lease_expires_at <= (SELECT agentops_now())) AND r.paused_at IS NULL)
+ORDER BY slot.served_at
+"""
+
+# Busy slots are skipped: another process is claiming for that tenant at this moment.
+LOCK_SLOTS = """
+WITH mine AS (
+  SELECT tenant_id FROM runs_slot WHERE tenant_id = ANY(%(tenants)s) ORDER BY served_at, tenant_id
+  FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE runs_slot slot SET served_at = agentops_now() FROM mine WHERE slot.tenant_id = mine.tenant_id
+RETURNING slot.tenant_id
+"""
+
+# A statement of its own, after the slots are locked: counting inside the statement that locks would over-claim.
+PICK = """
+WITH room AS (
+  SELECT t.id AS tenant_id, t.concurrent_runs - (
+    SELECT count(*) FROM runs_agentrun l
+    WHERE l.tenant_id = t.id AND l.lease_owner IS NOT NULL AND l.lease_expires_at > (SELECT agentops_now())
+  ) AS free
+  FROM tenancy_tenant t WHERE t.id = ANY(%(tenants)s)
+)
+SELECT picked.*, k.wrapped, k.wrapped_by, p.wrapped AS parent_wrapped
+FROM room CROSS JOIN LATERAL (
+  SELECT r.id, r.tenant_id, r.data_key_id, r.status, r.started_at, r.lease_owner, r.blocked_on
+  FROM runs_agentrun r
+  WHERE r.pool = %(pool)s AND r.tenant_id = room.tenant_id AND r.ready_at <= (SELECT agentops_now())
+    AND (r.lease_owner IS NULL OR r.lease_expires_at <= (SELECT agentops_now()))
+    AND r.paused_at IS NULL AND r.ending = ''
+  ORDER BY r.priority, r.ready_at
+  LIMIT LEAST(GREATEST(room.free, 0), %(share)s)
+  FOR NO KEY UPDATE SKIP LOCKED
+) picked
+JOIN tenancy_datakey k ON k.id = picked.data_key_id
+LEFT JOIN tenancy_datakey p ON p.id = k.wrapped_by
+LIMIT %(want)s
+"""
+
+# `crash_count` counts leases that ended without a checkpoint in their epoch; a checkpoint sets it back.
+TAKE = f"""
+WITH run AS (
+  UPDATE runs_agentrun SET
+    status = 'running', version = version + 1, blocked_on = '{{}}', inbox_taken = inbox_seq,
+    lease_owner = %(owner)s, lease_epoch = lease_epoch + 1,
+    lease_expires_at = agentops_now() + make_interval(secs => %(lease_seconds)s),
+    ready_at = agentops_now() + make_interval(secs => %(lease_seconds)s),
+    crash_count = crash_count + CASE WHEN lease_owner IS NULL THEN 0 ELSE 1 END,
+    started_at = COALESCE(started_at, agentops_now()),
+    last_event_seq = last_event_seq + cardinality(%(event_types)s::text[])
+  WHERE id = %(run_id)s
+  RETURNING *
+), written AS ({INSERT_FROM_RUN})
+SELECT * FROM run
+"""
+
+# One round trip, one commit: the run's counters, its steps, its events, and its end where there is one.
+CHECKPOINT = f"""
+WITH run AS (
+  UPDATE runs_agentrun SET
+    last_event_seq = last_event_seq + cardinality(%(event_types)s::text[]),
+    steps_taken = steps_taken + %(steps_taken)s,
+    spent_microusd = spent_microusd + %(cost_microusd)s,
+    crash_count = 0,
+    lease_expires_at = CASE WHEN %(end_status)s::text IS NOT NULL THEN NULL
+      WHEN lease_expires_at < agentops_now() + make_interval(secs => %(lease_seconds)s / 2.0)
+      THEN agentops_now() + make_interval(secs => %(lease_seconds)s) ELSE lease_expires_at END,
+    ready_at = CASE WHEN %(end_status)s::text IS NOT NULL THEN NULL
+      WHEN lease_expires_at < agentops_now() + make_interval(secs => %(lease_seconds)s / 2.0)
+      THEN agentops_now() + make_interval(secs => %(lease_seconds)s) ELSE ready_at END,
+    status = COALESCE(%(end_status)s, status),
+    version = version + CASE WHEN %(end_status)s::text IS NULL THEN 0 ELSE 1 END,
+    lease_owner = CASE WHEN %(end_status)s::text IS NULL THEN lease_owner END,
+    finished_at = CASE WHEN %(end_status)s::text IS NOT NULL THEN agentops_now() END,
+    sealed_result = COALESCE(%(sealed_result)s::bytea, sealed_result),
+    error_code = COALESCE(%(error_code)s, error_code),
+    error_detail = COALESCE(%(error_detail)s, error_detail)
+  WHERE id = %(run_id)s AND lease_owner = %(owner)s AND lease_epoch = %(epoch)s AND ending = ''
+  RETURNING id, tenant_id, last_event_seq, version, inbox_seq, inbox_taken, cancel_requested_at, spent_microusd, steps_taken
+), stepped AS (
+  INSERT INTO runs_step AS s (run_id, key, tenant_id, kind, name, status, attempt, input_digest, sealed_result,
+    error_class, started_at, ended_at, model, input_tokens, output_tokens, cost_microusd)
+  SELECT run.id, n.key, run.tenant_id, n.kind, n.name, n.status, 1, n.input_digest, n.sealed_result,
+    n.error_class, agentops_now() - make_interval(secs => n.took_seconds), agentops_now(), n.model,
+    n.input_tokens, n.output_tokens, n.cost_microusd
+  FROM run, unnest(%(step_keys)s::text[], %(step_kinds)s::text[], %(step_names)s::text[], %(step_statuses)s::text[],
+    %(step_digests)s::text[], %(step_results)s::bytea[], %(step_errors)s::text[], %(step_seconds)s::float8[],
+    %(step_models)s::text[], %(step_inputs)s::int[], %(step_outputs)s::int[], %(step_costs)s::bigint[])
+    AS n(key, kind, name, status, input_digest, sealed_result, error_class, took_seconds, model, input_tokens,
+         output_tokens, cost_microusd)
+  ON CONFLICT (run_id, key) DO UPDATE SET status = excluded.status, sealed_result = excluded.sealed_result,
+    error_class = excluded.error_class, ended_at = excluded.ended_at, attempt = s.attempt + 1
+    WHERE s.status <> 'completed'
+), written AS ({INSERT_FROM_RUN})
+SELECT * FROM run
+"""
+
+# Parking rests on counters, never on a subquery: a message that came meanwhile has raised `inbox_seq`.
+PARK = """
+UPDATE runs_agentrun SET
+  lease_owner = NULL, lease_expires_at = NULL, ready_at = %(ready_at)s, blocked_on = %(blocked_on)s,
+  status = CASE WHEN 'approval' = ANY(%(blocked_on)s::text[]) THEN 'waiting_for_approval' ELSE 'running' END,
+  version = version + 1, crash_count = 0
+WHERE id = %(run_id)s AND lease_owner = %(owner)s AND lease_epoch = %(epoch)s AND ending = ''
+  AND inbox_seq = inbox_taken
+RETURNING id
+"""
+
+TAKE_INBOX = """
+UPDATE runs_agentrun SET inbox_taken = inbox_seq
+WHERE id = %(run_id)s AND lease_owner = %(owner)s AND lease_epoch = %(epoch)s RETURNING inbox_taken
+"""
+
+# One statement for all runs of a process: only leases below half of their time are written.
+RENEW = """
+UPDATE runs_agentrun SET
+  lease_expires_at = agentops_now() + make_interval(secs => %(lease_seconds)s),
+  ready_at = agentops_now() + make_interval(secs => %(lease_seconds)s)
+WHERE lease_owner = %(owner)s AND id = ANY(%(run_ids)s)
+  AND lease_expires_at < agentops_now() + make_interval(secs => %(lease_seconds)s / 2.0)
+"""
+
+# Which of a process's runs are no longer its own: cancelled, ended, or taken by another.
+STILL_MINE = "SELECT id, lease_epoch FROM runs_agentrun WHERE lease_owner = %(owner)s"
+
+HAND_BACK = """
+UPDATE runs_agentrun SET lease_owner = NULL, lease_expires_at = NULL, ready_at = agentops_now()
+WHERE lease_owner = %(owner)s AND id = ANY(%(run_ids)s) RETURNING id
+"""
+
+# After a supervisor has reaped a process: its leases end now. No checkpoint since the claim still counts as a crash.
+HAND_BACK_DEAD = """
+UPDATE runs_agentrun SET lease_owner = NULL, lease_expires_at = NULL, ready_at = agentops_now(),
+  crash_count = crash_count + 1
+WHERE lease_owner = %(owner)s RETURNING id
+"""
+
+WAITING = """
+SELECT EXISTS (SELECT 1 FROM runs_agentrun WHERE pool = %(pool)s AND ready_at <= (SELECT agentops_now())
+  AND (lease_owner IS NULL OR lease_expires_at <= (SELECT agentops_now())) AND paused_at IS NULL)
+"""

@@ -1,0 +1,217 @@
+"""The verbs on a run: start it, wake it, bring it to its end."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError, connection, transaction
+
+from agentops.audit.entries import Actor, record
+from agentops.kernel import sealed
+from agentops.kernel.clock import Now, now
+from agentops.kernel.ids import uuid7
+from agentops.kernel.problems import NotFound
+from agentops.kernel.redaction import mask, mask_text
+from agentops.kernel.sealed import Place
+from agentops.kernel.transitions import swap
+from agentops.sdk.agents import Agent
+from agentops.tenancy import vault
+from agentops.tenancy.principals import Principal
+
+from . import wakeups
+from .events import Event, append
+from .models import AgentRelease, AgentRun, Conversation, InboxMessage
+from .states import TERMINAL, RunStatus
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a caller asks for. Money in cents of a US dollar, times in seconds; None takes the agent's own limit."""
+
+    input: str
+    actor: str = ""
+    conversation_id: str | None = None
+    dedupe_key: str | None = None
+    budget_cents: int | None = None
+    max_steps: int | None = None
+    deadline_seconds: int | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def input_place(run_id: UUID) -> Place:
+    return Place("runs_agentrun", str(run_id), "input")
+
+
+def result_place(run_id: UUID) -> Place:
+    return Place("runs_agentrun", str(run_id), "result")
+
+
+def start_run(principal: Principal, agent: Agent, start: Start, *, trace_id: str) -> tuple[AgentRun, bool]:
+    """A queued run and True; or, where an active run has the same `dedupe_key`, that run and False.
+
+    Row, event and audit entry share the caller's transaction; the doorbell rings after its commit.
+    """
+    tenant = principal.tenant
+    active = _active(tenant.id, agent.name, start.dedupe_key)
+    if active is not None:
+        return active, False
+    run_id = uuid7()
+    conversation = _conversation(principal, start.conversation_id)
+    key = vault.opened(conversation.data_key_id) if conversation else vault.make(tenant.id, f"run:{run_id}")
+    limits = agent.limits
+    try:
+        with transaction.atomic():
+            run = AgentRun.objects.create(
+                id=run_id,
+                tenant=tenant,
+                actor=start.actor or f"tenant:{tenant.slug}",
+                principal=principal.name,
+                channel=principal.channel,
+                agent=agent.name,
+                release=_release(tenant.id, agent),
+                data_key_id=key.id,
+                sealed_input=sealed.seal_json(key, input_place(run_id), {"text": start.input}),
+                conversation=conversation,
+                dedupe_key=start.dedupe_key,
+                metadata=mask(start.metadata),
+                budget_microusd=(start.budget_cents if start.budget_cents is not None else limits.budget_cents) * 10_000,
+                max_steps=min(start.max_steps or limits.steps, limits.steps),
+                deadline_at=now() + timedelta(seconds=start.deadline_seconds or limits.deadline_seconds),
+                trace_id=trace_id,
+            )
+    except IntegrityError as error:
+        if "run_dedupe_key_active_once" not in str(error):
+            raise
+        raced = _active(tenant.id, agent.name, start.dedupe_key)
+        if raced is None:
+            raise
+        return raced, False
+    append(run, Event("run.created", {"agent": run.agent, "actor": run.actor, "channel": run.channel}))
+    record(tenant.id, "run.started", "run", run.public_id, actor_of(principal), detail={"agent": run.agent})
+    wakeups.ring(run.pool)
+    return run, True
+
+
+def actor_of(principal: Principal) -> Actor:
+    """How a principal stands in audit entries: a token bound to a person acts on that person's behalf."""
+    behalf = f"user:{principal.person.pk}" if principal.person and principal.token else ""
+    return Actor(principal.name, principal.channel, behalf)
+
+
+def _active(tenant_id: int, agent: str, dedupe_key: str | None) -> AgentRun | None:
+    if dedupe_key is None:
+        return None
+    runs = AgentRun.objects.filter(tenant_id=tenant_id, agent=agent, dedupe_key=dedupe_key)
+    return runs.exclude(status__in=TERMINAL).first()
+
+
+def _conversation(principal: Principal, external_id: str | None) -> Conversation | None:
+    if external_id is None:
+        return None
+    tenant_id = principal.tenant.id
+    found = Conversation.objects.filter(
+        tenant_id=tenant_id, principal=principal.name, external_id=external_id
+    ).first()
+    if found is not None:
+        return found
+    conversation_id = uuid7()
+    key = vault.make(tenant_id, f"conversation:{conversation_id}")
+    return Conversation.objects.create(
+        id=conversation_id,
+        tenant_id=tenant_id,
+        principal=principal.name,
+        external_id=external_id,
+        data_key_id=key.id,
+    )
+
+
+def _release(tenant_id: int, agent: Agent) -> AgentRelease:
+    release, _ = AgentRelease.objects.get_or_create(
+        tenant_id=tenant_id, agent=agent.name, digest=agent.digest, defaults={"manifest": agent.manifest}
+    )
+    return release
+
+
+def lock(tenant_id: int, run_id: UUID) -> AgentRun:
+    """The run's row, locked until the transaction ends: first of all locks of whoever will write its events."""
+    run = AgentRun.objects.select_for_update(no_key=True).filter(tenant_id=tenant_id, pk=run_id).first()
+    if run is None:
+        raise NotFound("There is no such run.")
+    return run
+
+
+# Whatever the status: a sender never looks whether the run sleeps, so nothing can slip in between.
+_WAKE = """
+UPDATE runs_agentrun SET inbox_seq = inbox_seq + 1, ready_at = agentops_now()
+WHERE id = %s AND finished_at IS NULL AND ending = '' RETURNING inbox_seq, tenant_id, data_key_id, pool
+"""
+
+
+def wake(run_id: UUID, kind: str, body: dict[str, Any], *, dedupe_key: str | None = None) -> None:
+    """Leave a message in the run's inbox and make the run due; does nothing to a run that ends or has ended."""
+    if dedupe_key and InboxMessage.objects.filter(run_id=run_id, kind=kind, dedupe_key=dedupe_key).exists():
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(_WAKE, [run_id])
+        row = cursor.fetchone()
+    if row is None:
+        return
+    number, tenant_id, data_key_id, pool = row
+    InboxMessage.objects.create(
+        run_id=run_id,
+        n=number,
+        tenant_id=tenant_id,
+        kind=kind,
+        dedupe_key=dedupe_key,
+        sealed_body=sealed.seal_json(
+            vault.opened(data_key_id), Place("runs_inboxmessage", f"{run_id}/{number}", "body"), body
+        ),
+    )
+    wakeups.ring(pool)
+
+
+def approvals_left(run: AgentRun, still_open: bool) -> AgentRun:
+    """After an approval of the locked `run` has closed: without an open one it waits for a person no longer."""
+    if run.status == RunStatus.WAITING_FOR_APPROVAL and not still_open:
+        blocked_on = [kind for kind in run.blocked_on if kind != "approval"]
+        return swap(run, RunStatus.RUNNING, blocked_on=blocked_on)
+    return run
+
+
+def begin_ending(run: AgentRun, ending: str, *, code: str, actor: Actor, reason: str) -> AgentRun:
+    """First move of an end, on a locked run: no new step, turn or proposal; whoever holds a lease has lost it."""
+    changes: dict[str, Any] = {
+        "ending": ending,
+        "ending_actor": actor.name,
+        "ending_reason": mask_text(reason)[:500],
+        "error_code": code,
+        "error_detail": mask_text(reason)[:500] if ending == "failed" else "",
+        "lease_owner": None,
+        "lease_expires_at": None,
+        "lease_epoch": run.lease_epoch + 1,
+        "ready_at": None,
+        "deadline_at": None,
+        "paused_at": None,
+        "blocked_on": ["operation"] if run.open_effects else [],
+    }
+    if ending == "cancelled":
+        changes["cancel_requested_at"] = Now()
+    to = RunStatus.RUNNING if run.status == RunStatus.WAITING_FOR_APPROVAL else run.status
+    run = swap(run, to, **changes)
+    if ending == "cancelled":
+        append(run, Event("run.cancel_requested", {"actor": actor.name, "reason": run.ending_reason, "code": code}))
+    record(
+        run.tenant_id, f"run.{ending}", "run", run.public_id, actor, detail={"reason": reason, "code": code}
+    )
+    return run
+
+
+def finish_ending(run: AgentRun) -> AgentRun:
+    """Second move of an end, on a locked run: terminal once no effect is open; the terminal event is the last."""
+    if not run.ending or run.is_terminal or run.open_effects:
+        return run
+    run = swap(run, run.ending, finished_at=Now(), blocked_on=[], ready_at=None)
+    data = {"code": run.error_code, "detail": run.error_detail or run.ending_reason, "actor": run.ending_actor}
+    append(run, Event(f"run.{run.status}", data))
+    return run

@@ -1,0 +1,119 @@
+"""Hints after a commit: ring the workers' doorbell, tell readers that a run has news. All may be lost, doubled or late.
+
+One background thread sends them, so that no request and no checkpoint ever waits for the broker.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from uuid import UUID
+
+from channels.layers import get_channel_layer
+from django.db import transaction
+
+from agentops.telemetry.logs import logger
+
+log = logger(__name__)
+
+DOORBELL = "agentops.engine.tasks.advance"  # the one upward link: a name
+BELL_EXPIRES_SECONDS = 30
+BELL_GAP_SECONDS = 0.05
+SEND_TIMEOUT_SECONDS = 5
+
+
+def run_group(run_id: UUID) -> str:
+    """The channel group of a run's readers."""
+    return f"run.{run_id.hex}"
+
+
+def inbox_group(tenant_id: int) -> str:
+    """The channel group of everyone who watches a tenant's approvals."""
+    return f"approvals.{tenant_id}"
+
+
+class _Ringer:
+    """Coalesces hints: at most one bell per pool and one message per group is under way."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._filled = threading.Event()
+        self._pools: set[str] = set()
+        self._groups: deque[str] = deque()
+        self._queued: set[str] = set()
+        self._thread: threading.Thread | None = None
+
+    def bell(self, pool: str) -> None:
+        with self._lock:
+            self._pools.add(pool)
+        self._wake()
+
+    def news(self, group: str) -> None:
+        with self._lock:
+            if group not in self._queued:
+                self._queued.add(group)
+                self._groups.append(group)
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="wakeups", daemon=True)
+                self._thread.start()
+        self._filled.set()
+
+    def _run(self) -> None:
+        asyncio.run(self._send_for_ever())
+
+    async def _send_for_ever(self) -> None:
+        while True:
+            await asyncio.to_thread(self._filled.wait)
+            self._filled.clear()
+            with self._lock:
+                pools, groups = self._pools, list(self._groups)
+                self._pools = set()
+                self._groups.clear()
+                self._queued.clear()
+            await self._tell(groups)
+            for pool in pools:
+                await asyncio.to_thread(_ring, pool)
+            await asyncio.sleep(BELL_GAP_SECONDS if pools else 0)
+
+    async def _tell(self, groups: list[str]) -> None:
+        layer = get_channel_layer()
+        for group in groups:
+            try:
+                await asyncio.wait_for(layer.group_send(group, {"type": "news"}), SEND_TIMEOUT_SECONDS)
+            except Exception as error:  # a lost hint costs a poll interval, never an event
+                log.info("hint_lost", group=group, error=type(error).__name__)
+                return
+
+
+def _ring(pool: str) -> None:
+    from celery import current_app
+
+    try:
+        current_app.send_task(DOORBELL, args=(pool,), retry=False, expires=BELL_EXPIRES_SECONDS)
+    except Exception as error:  # the drivers poll once a second anyway
+        log.info("bell_lost", pool=pool, error=type(error).__name__)
+
+
+_ringer = _Ringer()
+
+
+def ring(pool: str) -> None:
+    """Ring the doorbell of `pool` once the present transaction has committed."""
+    transaction.on_commit(lambda: _ringer.bell(pool))
+
+
+def changed(run_id: UUID) -> None:
+    """Tell a run's readers, once the present transaction has committed, that there are new events."""
+    transaction.on_commit(lambda: _ringer.news(run_group(run_id)))
+
+
+def changed_now(run_id: UUID) -> None:
+    """The same from outside Django's transactions: the driver calls it after its own commit."""
+    _ringer.news(run_group(run_id))
+
+
+def approvals_changed(tenant_id: int) -> None:
+    transaction.on_commit(lambda: _ringer.news(inbox_group(tenant_id)))
