@@ -1,0 +1,151 @@
+"""One turn on the wire: streamed, bounded, read to its end, and every failure told as retryable or terminal."""
+
+import contextlib
+import inspect
+from collections.abc import AsyncGenerator, Sequence
+
+import httpx2
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.exceptions import AgentRunError
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    ModelResponseStreamEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+)
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+from agentops.llm.clients import model_for, request_settings
+from agentops.llm.errors import ModelError, ModelRetryable, ModelTerminal
+from agentops.llm.failures import classified
+from agentops.llm.messages import calls_of, store, with_instructions
+from agentops.llm.prices import Tokens, cost_microusd
+from agentops.llm.routes import OFFLINE
+from agentops.llm.turns import OnDelta, TurnResult, TurnSettings
+from agentops.sdk.agents import OfflineScript
+from agentops.sdk.text import repaired
+from agentops.sdk.tools import Tool
+
+PARAGRAPH = "\n\n"
+
+
+async def turn(
+    model: str,
+    *,
+    instructions: str,
+    history: Sequence[ModelMessage],
+    tools: Sequence[Tool],
+    offline: OfflineScript | None,
+    settings: TurnSettings,
+    on_delta: OnDelta,
+) -> TurnResult:
+    answer = _answer(
+        model,
+        model_for(model, offline, settings),
+        with_instructions(history, instructions),
+        request_settings(model, settings),
+        ModelRequestParameters(function_tools=[_offered(tool) for tool in tools]),
+    )
+    text = ""
+    async with contextlib.aclosing(answer):
+        async for piece in answer:
+            if isinstance(piece, ModelResponse):
+                return _result(model, _whole(model, piece), repaired(text), settings)
+            text += piece
+            told = on_delta(repaired(piece))
+            if inspect.isawaitable(told):
+                await told
+    raise ModelRetryable(f"The answer of {model} broke off.", code="answer_broke_off")
+
+
+async def _answer(
+    name: str,
+    model: Model,
+    messages: list[ModelMessage],
+    settings: ModelSettings,
+    parameters: ModelRequestParameters,
+) -> AsyncGenerator[str | ModelResponse]:
+    """The answer's text piece by piece, then the whole response. Failures of the library's leave as ours."""
+    try:
+        async with model_request_stream(
+            model, messages, model_settings=settings, model_request_parameters=parameters
+        ) as stream:
+            spoken, last_was_text = False, False
+            async for event in stream:
+                if isinstance(event, PartStartEvent):
+                    is_text = isinstance(event.part, TextPart)
+                    if is_text and spoken and not last_was_text:
+                        yield PARAGRAPH
+                    last_was_text = is_text
+                if piece := _text(event):
+                    spoken = True
+                    yield piece
+            yield stream.get()
+    except ModelError:
+        raise
+    # `from None` in each: the library's own message quotes the provider's answer, which may quote the prompt.
+    except AgentRunError as error:
+        raise classified(name, error) from None
+    except (httpx2.TransportError, httpx2.StreamError, OSError) as error:
+        raise ModelRetryable(
+            f"The connection to {name} broke ({type(error).__name__}).", code="connection_broke"
+        ) from None
+    except Exception as error:
+        raise ModelTerminal(
+            f"The answer of {name} cannot be read ({type(error).__name__}).", code="unreadable_answer"
+        ) from None
+
+
+def _text(event: ModelResponseStreamEvent) -> str:
+    """The first piece of a part comes with its start, the others as deltas."""
+    match event:
+        case PartStartEvent(part=TextPart(content=piece)):
+            return piece
+        case PartDeltaEvent(delta=TextPartDelta(content_delta=piece)):
+            return piece
+        case _:
+            return ""
+
+
+def _whole(name: str, response: ModelResponse) -> ModelResponse:
+    """The response, if it is one: complete, not refused, and with something in it."""
+    if response.finish_reason == "content_filter":
+        raise ModelTerminal(f"{name} declined to answer this conversation.", code="model_refused")
+    if response.state != "complete" or response.finish_reason == "error":
+        raise ModelRetryable(f"The answer of {name} broke off.", code="answer_broke_off")
+    if not response.text and not response.tool_calls:
+        raise ModelRetryable(f"{name} gave an empty answer.", code="empty_answer")
+    return response
+
+
+def _result(name: str, response: ModelResponse, text: str, settings: TurnSettings) -> TurnResult:
+    usage = response.usage
+    # The scripted model only guesses its tokens, and nobody is billed for them.
+    tokens = (
+        Tokens(0, 0)
+        if name == OFFLINE
+        else Tokens(
+            usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens
+        )
+    )
+    return TurnResult(
+        response=store(response),
+        text=text,
+        calls=calls_of(response),
+        model=name,
+        input_tokens=tokens.input,
+        output_tokens=tokens.output,
+        cost_microusd=cost_microusd(name, tokens, settings.prices, reported_name=response.model_name),
+        finish_reason=response.finish_reason,
+    )
+
+
+def _offered(tool: Tool) -> ToolDefinition:
+    return ToolDefinition(
+        name=tool.name, description=tool.description, parameters_json_schema=tool.input_schema
+    )
