@@ -1,0 +1,298 @@
+"""A proposal in sentences: codes and values as stored, rendered on read in the reader's language."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from operations.sentences import money, spoken, target_words, title_of
+
+from .states import ApprovalStatus
+
+if TYPE_CHECKING:
+    from .models import Approval
+
+__all__ = [
+    "ending_sentence",
+    "fact_sentence",
+    "field_label",
+    "field_value",
+    "money",
+    "reason_sentence",
+    "risk_label",
+    "title",
+    "warning_sentence",
+]
+
+_LABELS: Mapping[str, Mapping[str, str]] = {
+    "en": {
+        "amount": "Amount",
+        "charge": "Charge",
+        "customer": "Customer",
+        "line": "Order line",
+        "note": "Note",
+        "order": "Order",
+        "order_status": "Order status",
+        "reason": "Reason",
+        "refund_to": "Refund to",
+        "refundable_minor": "Still refundable",
+        "refunded": "Refunded",
+        "refunded_minor": "Refunded",
+        "status": "Status",
+        "to_customer": "Customer",
+    },
+    "zh": {
+        "amount": "金额",
+        "charge": "扣款",
+        "customer": "客户",
+        "line": "订单行",
+        "note": "备注",
+        "order": "订单",
+        "order_status": "订单状态",
+        "reason": "原因",
+        "refund_to": "退款至",
+        "refundable_minor": "可退金额",
+        "refunded": "已退款",
+        "refunded_minor": "已退款",
+        "status": "状态",
+        "to_customer": "客户",
+    },
+}
+_CODES: Mapping[str, Mapping[str, str]] = {
+    "en": {"in_transit": "on its way"},
+    "zh": {
+        "preparing": "备货中",
+        "in_transit": "运输中",
+        "delivered": "已送达",
+        "cancelled": "已取消",
+        "damaged": "商品损坏",
+        "not_received": "未收到",
+        "wrong_item": "发错商品",
+        "not_wanted": "不想要了",
+        "other": "其他",
+    },
+}
+# {value} is formatted; {source} is the system whose word it is.
+_FACTS: Mapping[str, Mapping[str, str]] = {
+    "en": {
+        "refundable_minor": "{value} of this charge can still be refunded, says {source}",
+        "captured_minor": "{value} was paid, says {source}",
+        "refunded_minor": "{value} has been refunded so far, says {source}",
+        "order_status": "The order is {value}, says {source}",
+        "charge_status": "The charge is {value}, says {source}",
+        "": "{label} is {value}, says {source}",
+        "yes": "yes",
+        "no": "no",
+    },
+    "zh": {
+        "refundable_minor": "{source}:此扣款还可退 {value}",
+        "captured_minor": "{source}:已付 {value}",
+        "refunded_minor": "{source}:已退款 {value}",
+        "order_status": "{source}:订单{value}",
+        "charge_status": "{source}:扣款状态为{value}",
+        "": "{source}:{label}为{value}",
+        "yes": "是",
+        "no": "否",
+    },
+}
+_GUARDS: Mapping[str, Mapping[str, str]] = {
+    "en": {
+        ">=": "must still be at least {bound}",
+        "<=": "must still be at most {bound}",
+        "==": "must still be {bound}",
+    },
+    "zh": {">=": "发送时须不低于 {bound}", "<=": "发送时须不高于 {bound}", "==": "发送时须仍为{bound}"},
+}
+_REASONS: Mapping[str, Mapping[str, str]] = {
+    "en": {
+        "no_rule": "No rule of this tenant's policy covers it, so a person decides.",
+        "no_policy": "This tenant has no policy for the action, so a person decides.",
+        "policy_error": "The policy could not be evaluated.",
+        "same_target": "Another operation of this kind exists on the same target.",
+        "": "Policy asks a person ({code}).",
+    },
+    "zh": {
+        "no_rule": "没有适用的规则,因此由人决定。",
+        "no_policy": "此租户没有针对该操作的规则,因此由人决定。",
+        "policy_error": "规则无法求值。",
+        "same_target": "同一对象上还有另一个同类操作。",
+        "": "规则要求由人决定({code})。",
+    },
+}
+# What the other operation is called, and how it stands; {when} is empty or a date.
+_OTHERS: Mapping[str, Mapping[str, str]] = {
+    "en": {
+        "refund.create": "A refund{amount}",
+        "order.cancel": "A cancellation",
+        "mail.send": "A mail",
+        "": "Another operation ({action}{amount})",
+        "amount": " of {money}",
+        "on": " on this {target}",
+        "succeeded": "{what} was made{when}.",
+        "pending": "{what} is waiting for a decision{when}.",
+        "approved": "{what} is allowed and about to be sent{when}.",
+        "executing": "{what} is under way{when}.",
+        "unknown": "{what} was sent{when}, and its outcome is unknown: it may have happened.",
+        "escalated": "{what} was sent{when}, and its outcome is unknown: it may have happened.",
+        "rejected": "{what} was refused{when}.",
+        "when": " on {day}",
+        "since": " since {day}",
+        "else": "{what} exists ({status}){when}.",
+        "plain": "Look twice: {code}.",
+    },
+    "zh": {
+        "refund.create": "一笔退款{amount}",
+        "order.cancel": "一次取消",
+        "mail.send": "一封邮件",
+        "": "另一个操作({action}{amount})",
+        "amount": " {money}",
+        "on": "(同一{target})",
+        "succeeded": "{what}已完成{when}。",
+        "pending": "{what}正在等待决定{when}。",
+        "approved": "{what}已获允许,即将发送{when}。",
+        "executing": "{what}正在执行{when}。",
+        "unknown": "{what}已发送{when},结果未知,可能已经生效。",
+        "escalated": "{what}已发送{when},结果未知,可能已经生效。",
+        "rejected": "{what}曾被拒绝{when}。",
+        "when": "({day})",
+        "since": "({day} 起)",
+        "else": "{what}存在({status}){when}。",
+        "plain": "请仔细核对:{code}。",
+    },
+}
+_ENDINGS: Mapping[str, Mapping[str, str]] = {
+    "en": {
+        ApprovalStatus.REQUESTED: "Nobody has decided yet.",
+        ApprovalStatus.APPROVED: "Approved{by}{time}.",
+        ApprovalStatus.REJECTED: "Rejected{by}{time}.",
+        ApprovalStatus.EXPIRED: "Nobody decided in time. It ended{time}, and that is no refusal.",
+        ApprovalStatus.REVOKED: "The approval was taken back{by}{time}, before anything was sent.",
+        ApprovalStatus.WITHDRAWN: "The question was withdrawn{time}: its run was ended before anybody decided.",
+        ApprovalStatus.SUPERSEDED: "The proposal or what it rests on changed{time}; a newer one asks instead.",
+        "by": " by {name}",
+        "at": " on {at:%-d %b} at {at:%H:%M:%S} UTC",
+    },
+    "zh": {
+        ApprovalStatus.REQUESTED: "尚无人决定。",
+        ApprovalStatus.APPROVED: "已批准{by}{time}。",
+        ApprovalStatus.REJECTED: "已拒绝{by}{time}。",
+        ApprovalStatus.EXPIRED: "期限内无人决定{time}。这并不是拒绝。",
+        ApprovalStatus.REVOKED: "批准已撤回{by}{time},尚未发送任何内容。",
+        ApprovalStatus.WITHDRAWN: "申请已撤销{time}:任务在有人决定之前已结束。",
+        ApprovalStatus.SUPERSEDED: "申请或其依据已变更{time},已有新的申请代替。",
+        "by": "({name})",
+        "at": "({at:%Y-%m-%d %H:%M:%S} UTC)",
+    },
+}
+_RISKS: Mapping[str, Mapping[str, str]] = {
+    "en": {"routine": "Routine", "elevated": "Elevated", "high": "High"},
+    "zh": {"routine": "常规", "elevated": "较高", "high": "高"},
+}
+
+
+def title(proposal: "Approval | Mapping[str, Any]", language: str = "en") -> str:
+    """`Refund €489.00 on order A-1002`, from an approval (its operation loaded) or from its unsealed proposal."""
+    if isinstance(proposal, Mapping):
+        return title_of(
+            proposal["action"],
+            proposal["target"],
+            proposal.get("amount_minor"),
+            proposal.get("currency") or "",
+            language,
+        )
+    target = proposal.operation.target_text
+    return title_of(proposal.action, target, proposal.amount_minor, proposal.currency, language)
+
+
+def risk_label(risk: str, language: str = "en") -> str:
+    return _RISKS[spoken(language)].get(risk, risk)
+
+
+def field_label(name: str, language: str = "en") -> str:
+    """The name of a field for people; an unknown one is its code in words."""
+    return _LABELS[spoken(language)].get(name) or _in_words(name.removesuffix("_minor")).capitalize()
+
+
+def field_value(value: Any, kind: str, currency: str = "", language: str = "en") -> str:
+    """One side of a field; empty where there is nothing."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return _FACTS[spoken(language)]["yes" if value else "no"]
+        case int() if kind == "money":
+            return money(value, currency)
+        case str() if kind == "code":
+            return _CODES[spoken(language)].get(value) or _in_words(value)
+    return str(value)
+
+
+def fact_sentence(fact: Mapping[str, Any], language: str = "en", *, currency: str = "") -> str:
+    """`€489.00 of this charge can still be refunded, says payments.` with its guard, where the fact has one."""
+    words = _FACTS[spoken(language)]
+    name, value = fact["name"], fact["value"]
+    kind = "money" if name.endswith("_minor") else "code"
+    sentence = words.get(name, words[""]).format(
+        label=field_label(name, language),
+        value=field_value(value, kind, currency, language),
+        source=fact["source"],
+    )
+    guard = fact.get("guard")
+    if guard:
+        bound = field_value(guard["bound"], kind, currency, language)
+        rule = _GUARDS[spoken(language)].get(guard["relation"], "")
+        sentence += f" ({rule.format(bound=bound)})" if rule else ""
+    return sentence if spoken(language) == "zh" else f"{sentence}."
+
+
+def reason_sentence(reason: Mapping[str, Any], language: str = "en") -> str:
+    """The tenant's own sentence in the reader's language, else in English, else in any; else ours for the code."""
+    own: Mapping[str, str] = reason.get("sentence") or {}
+    sentence = own.get(language) or own.get(spoken(language)) or own.get("en") or next(iter(own.values()), "")
+    if sentence:
+        return sentence
+    words = _REASONS[spoken(language)]
+    return words.get(reason["code"], words[""]).format(code=reason["code"])
+
+
+def warning_sentence(warning: Mapping[str, Any], language: str = "en") -> str:
+    """`A refund of €20.00 on this order was made on 12 Nov.`; without an operation behind it, what the code says."""
+    words = _OTHERS[spoken(language)]
+    status = warning.get("status")
+    if not status:
+        known = _REASONS[spoken(language)].get(warning["code"])
+        return known or words["plain"].format(code=_in_words(warning["code"]))
+    amount = warning.get("amount_minor")
+    shown = (
+        words["amount"].format(money=money(amount, warning.get("currency") or ""))
+        if amount is not None
+        else ""
+    )
+    action = warning.get("action", "")
+    what = words.get(action, words[""]).format(amount=shown, action=action)
+    target_type = str(warning.get("target", "")).partition(":")[0]
+    if target_type:
+        what += words["on"].format(target=target_words(target_type, target_type, language))
+    at = _moment(warning.get("at"))
+    since = status in ("pending", "approved", "executing")
+    when = words["since" if since else "when"].format(day=f"{at:%-d %b}") if at else ""
+    return words.get(status, words["else"]).format(what=what, when=when, status=status)
+
+
+def ending_sentence(approval: "Approval", language: str = "en", *, by: str = "", reason: str = "") -> str:
+    """How it ended; endings are told apart, and an expiry is never shown as a refusal. `by`: who decided."""
+    words = _ENDINGS[spoken(language)]
+    at = approval.closed_at
+    sentence = words.get(approval.status, approval.status).format(
+        by=words["by"].format(name=by) if by else "", time=words["at"].format(at=at) if at else ""
+    )
+    return f"{sentence} “{reason}”" if reason else sentence
+
+
+def _in_words(code: str) -> str:
+    return code.replace("_", " ").replace(".", " ")
+
+
+def _moment(value: Any) -> datetime | None:
+    if isinstance(value, str):
+        return datetime.fromisoformat(value)
+    return value if isinstance(value, datetime) else None

@@ -1,0 +1,264 @@
+"""An operation in sentences: its title, its status and its evidence, rendered on read in the reader's language."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from .states import OperationStatus, Source, Verdict
+
+if TYPE_CHECKING:
+    from .models import Finding, Operation
+
+_SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥", "CNY": "CN¥", "INR": "₹", "KRW": "₩"}
+_WITHOUT_MINOR_UNIT = frozenset(
+    [
+        "BIF",
+        "CLP",
+        "DJF",
+        "GNF",
+        "ISK",
+        "JPY",
+        "KMF",
+        "KRW",
+        "PYG",
+        "RWF",
+        "UGX",
+        "VND",
+        "VUV",
+        "XAF",
+        "XOF",
+        "XPF",
+    ]
+)
+_WITH_THREE_DECIMALS = frozenset(["BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"])
+
+type _Words = Mapping[str, Mapping[str, str]]
+
+_TARGETS: _Words = {
+    "en": {"order": "order", "customer": "customer", "charge": "charge", "notes": "notes"},
+    "zh": {"order": "订单", "customer": "客户", "charge": "扣款", "notes": "备注"},
+}
+# {amount} is empty, or the amount with a space before it.
+_TITLES: _Words = {
+    "en": {
+        "refund.create": "Refund{amount} on {target}",
+        "order.cancel": "Cancel {target}",
+        "mail.send": "Send a mail to {target}",
+        "note.add": "Add a note to {target}",
+        "": "{action}{amount} on {target}",
+    },
+    "zh": {
+        "refund.create": "为{target} 退款{amount}",
+        "order.cancel": "取消{target}",
+        "mail.send": "向{target} 发送邮件",
+        "note.add": "为{target} 添加备注",
+        "": "对{target} 执行 {action}{amount}",
+    },
+}
+_LABELS: _Words = {
+    "en": {
+        OperationStatus.PENDING: "Waiting",
+        OperationStatus.APPROVED: "Allowed",
+        OperationStatus.EXECUTING: "Under way",
+        OperationStatus.UNKNOWN: "Outcome unknown",
+        OperationStatus.ESCALATED: "A person must settle it",
+        OperationStatus.SUCCEEDED: "Succeeded",
+        OperationStatus.FAILED: "Failed",
+        OperationStatus.REJECTED: "Rejected",
+        OperationStatus.CANCELLED: "Cancelled",
+        OperationStatus.EXPIRED: "Expired",
+    },
+    "zh": {
+        OperationStatus.PENDING: "等待中",
+        OperationStatus.APPROVED: "已允许",
+        OperationStatus.EXECUTING: "执行中",
+        OperationStatus.UNKNOWN: "结果未知",
+        OperationStatus.ESCALATED: "需要人工确认",
+        OperationStatus.SUCCEEDED: "已成功",
+        OperationStatus.FAILED: "失败",
+        OperationStatus.REJECTED: "已拒绝",
+        OperationStatus.CANCELLED: "已取消",
+        OperationStatus.EXPIRED: "已过期",
+    },
+}
+_STATUS: _Words = {
+    "en": {
+        "pending": "It waits for a decision. Nothing has been sent.",
+        "approved": "It may be sent. Nothing is on its way yet.",
+        "held": "It may be sent, and is held until {held_until} so that the approval can still be taken back.",
+        "retrying": "The last try surely had no effect. The next one is at {next_at}.",
+        "executing": "We sent it{sent_at} and wait for the answer.",
+        "accepted": "The provider has accepted it as {ref} and not settled it yet.",
+        "unknown": "We sent it{sent_at} and got no answer. It may have happened.",
+        "look_up": " We look it up again at {next_at}.",
+        "escalated": "We sent it{sent_at}, and the provider cannot tell what became of it. A person must settle it.",
+        "succeeded": "It happened. The provider's reference is {ref}.",
+        "succeeded_plain": "It happened.",
+        "reversed": "It happened{as_ref}, and the provider has undone it since, at {reversed_at}.",
+        "failed": "It did not happen.",
+        "rejected": "It was refused and never sent.",
+        "cancelled": "It was cancelled before anything was sent.",
+        "expired": "Nobody decided in time, so it was never sent. That is no refusal.",
+        "because": " {detail}",
+        "at": " at {time}",
+        "as": " as {ref}",
+    },
+    "zh": {
+        "pending": "正在等待决定,尚未发送任何内容。",
+        "approved": "允许发送,目前尚未发出。",
+        "held": "允许发送,保留至 {held_until},在此之前仍可撤回批准。",
+        "retrying": "上一次尝试确定没有生效,下一次在 {next_at}。",
+        "executing": "已发送{sent_at},正在等待答复。",
+        "accepted": "服务方已受理({ref}),尚未完成。",
+        "unknown": "已发送{sent_at},没有收到答复。它可能已经生效。",
+        "look_up": "将在 {next_at} 再次查询。",
+        "escalated": "已发送{sent_at},服务方无法说明结果,需要人工确认。",
+        "succeeded": "已生效,服务方编号为 {ref}。",
+        "succeeded_plain": "已生效。",
+        "reversed": "已生效{as_ref},其后在 {reversed_at} 被服务方撤销。",
+        "failed": "没有生效。",
+        "rejected": "已被拒绝,从未发送。",
+        "cancelled": "在发送之前已取消。",
+        "expired": "期限内无人决定,因此从未发送。这并不是拒绝。",
+        "because": "{detail}",
+        "at": "(时间 {time})",
+        "as": "({ref})",
+    },
+}
+_SOURCES: _Words = {
+    "en": {
+        Source.ANSWER: "The provider's answer",
+        Source.LOOK_UP: "A look-up at the provider",
+        Source.WEBHOOK: "A message from the provider",
+        Source.PERSON: "A person",
+        Source.SWEEP: "The daily comparison",
+    },
+    "zh": {
+        Source.ANSWER: "服务方的答复",
+        Source.LOOK_UP: "向服务方查询",
+        Source.WEBHOOK: "服务方的通知",
+        Source.PERSON: "人工确认",
+        Source.SWEEP: "每日核对",
+    },
+}
+_VERDICTS: _Words = {
+    "en": {
+        Verdict.APPLIED: "it happened",
+        Verdict.ACCEPTED: "accepted, not settled yet",
+        Verdict.REFUSED: "refused, and never done",
+        Verdict.BLOCKED: "our credential or account was refused; not done",
+        Verdict.NOT_SENT: "surely not done; it may be tried again",
+        Verdict.BUSY: "a request under our key is still in progress",
+        Verdict.SPENT: "it repeats a stored error; this key can say nothing else",
+        Verdict.CONTRADICTION: "it speaks of something else than we asked for",
+        Verdict.UNKNOWN: "no answer that says anything",
+        Verdict.ABSENT: "not found",
+        Verdict.UNREACHABLE: "nobody answered",
+        Verdict.REVERSED: "it happened, and has been undone since",
+    },
+    "zh": {
+        Verdict.APPLIED: "已生效",
+        Verdict.ACCEPTED: "已受理,尚未完成",
+        Verdict.REFUSED: "被拒绝,没有生效",
+        Verdict.BLOCKED: "我们的凭据或账户被拒绝,没有生效",
+        Verdict.NOT_SENT: "确定没有生效,可以重试",
+        Verdict.BUSY: "同一密钥的请求仍在处理中",
+        Verdict.SPENT: "重复返回已保存的错误,此密钥不再有其他答复",
+        Verdict.CONTRADICTION: "答复与请求不符",
+        Verdict.UNKNOWN: "没有可用的答复",
+        Verdict.ABSENT: "没有找到",
+        Verdict.UNREACHABLE: "没有应答",
+        Verdict.REVERSED: "曾生效,其后被撤销",
+    },
+}
+
+
+def spoken(language: str) -> str:
+    """The language that we have words in for a reader's language tag: "zh" for every Chinese, else "en"."""
+    return "zh" if language.lower().startswith("zh") else "en"
+
+
+def money(amount_minor: int, currency: str) -> str:
+    """`money(48900, "EUR")` -> `€489.00`; a currency without a sign of its own keeps its code: `CHF 489.00`."""
+    decimals = 0 if currency in _WITHOUT_MINOR_UNIT else 3 if currency in _WITH_THREE_DECIMALS else 2
+    whole, part = divmod(abs(amount_minor), 10**decimals)
+    figures = f"{whole:,}" + (f".{part:0{decimals}}" if decimals else "")
+    sign = "−" if amount_minor < 0 else ""
+    return f"{sign}{_SYMBOLS.get(currency) or f'{currency}\u00a0'}{figures}"
+
+
+def clock(at: datetime) -> str:
+    return f"{at:%H:%M:%S} UTC"
+
+
+def target_words(target_type: str, name: str, language: str = "en") -> str:
+    """`order A-1002`; where a target's name says it all ("notes"), only the word."""
+    word = _TARGETS[spoken(language)].get(target_type, target_type.replace("_", " "))
+    return word if name == target_type else f"{word} {name}"
+
+
+def title_of(
+    action: str, target: str, amount_minor: int | None = None, currency: str = "", language: str = "en"
+) -> str:
+    """The title of an action on a `type:id` target: `Refund €489.00 on order A-1002`."""
+    words = _TITLES[spoken(language)]
+    target_type, _, name = target.partition(":")
+    amount = "" if amount_minor is None else f" {money(amount_minor, currency)}"
+    return words.get(action, words[""]).format(
+        action=action, amount=amount, target=target_words(target_type, name or target_type, language)
+    )
+
+
+def action_title(operation: "Operation", language: str = "en") -> str:
+    return title_of(
+        operation.action, operation.target_text, operation.amount_minor, operation.currency, language
+    )
+
+
+def status_label(status: str, language: str = "en") -> str:
+    return _LABELS[spoken(language)].get(status, status)
+
+
+def status_sentence(operation: "Operation", language: str = "en", *, sent_at: datetime | None = None) -> str:
+    """What became of it so far, and what comes next. `sent_at`: when the last attempt began, where there was one."""
+    words = _STATUS[spoken(language)]
+    key, more = _status_words(operation)
+    next_at = clock(operation.next_attempt_at) if operation.next_attempt_at else ""
+    text = words[key].format(
+        ref=operation.provider_ref,
+        as_ref=words["as"].format(ref=operation.provider_ref) if operation.provider_ref else "",
+        sent_at=words["at"].format(time=clock(sent_at)) if sent_at else "",
+        held_until=clock(operation.dispatch_after) if operation.dispatch_after else "",
+        reversed_at=clock(operation.reversed_at) if operation.reversed_at else "",
+        next_at=next_at,
+    )
+    return text + (words[more].format(next_at=next_at, detail=operation.error_detail) if more else "")
+
+
+def _status_words(operation: "Operation") -> tuple[str, str]:
+    """Which sentence tells the status, and which one follows it ("" for none)."""
+    match operation.status:
+        case OperationStatus.APPROVED if operation.attempts and operation.next_attempt_at:
+            return "retrying", ""
+        case OperationStatus.APPROVED if operation.dispatch_after:
+            return "held", ""
+        case OperationStatus.EXECUTING if operation.accepted_at and operation.provider_ref:
+            return "accepted", ""
+        case OperationStatus.UNKNOWN:
+            return "unknown", "look_up" if operation.next_attempt_at else ""
+        case OperationStatus.SUCCEEDED if operation.reversed_at:
+            return "reversed", ""
+        case OperationStatus.SUCCEEDED:
+            return "succeeded" if operation.provider_ref else "succeeded_plain", ""
+        case OperationStatus.FAILED | OperationStatus.REJECTED | OperationStatus.CANCELLED:
+            return str(operation.status), "because" if operation.error_detail else ""
+    return str(operation.status), ""
+
+
+def finding_sentence(finding: "Finding", language: str = "en") -> str:
+    """`A look-up at the provider: not found.`, with the provider's reference where it names one."""
+    spoken_in = spoken(language)
+    source = _SOURCES[spoken_in].get(finding.source, finding.source)
+    verdict = _VERDICTS[spoken_in].get(finding.verdict, finding.verdict)
+    reference = f" ({finding.provider_ref})" if finding.provider_ref else ""
+    return f"{source}: {verdict}{reference}."
