@@ -81,7 +81,9 @@ def within_limit(user: User, approval: Approval) -> bool:
 
 def who_can_approve(approval: Approval) -> list[User]:
     """People who may approve this proposal: with the right in its tenant, the limit, and not among its requesters."""
-    people = User.objects.filter(is_active=True, memberships__tenant_id=approval.tenant_id).order_by("username")
+    people = User.objects.filter(is_active=True, memberships__tenant_id=approval.tenant_id).order_by(
+        "username"
+    )
     return [
         person
         for person in people.distinct()

@@ -114,7 +114,9 @@ class Operation(Stateful):
     quiet_at = models.DateTimeField(null=True)  # before it, "not found" means nothing
     attempts = models.PositiveSmallIntegerField(default=0)
     findings_taken = models.PositiveSmallIntegerField(default=0)
-    in_doubt = models.BooleanField(default=False)  # an attempt may have had an effect, and nothing proves otherwise
+    in_doubt = models.BooleanField(
+        default=False
+    )  # an attempt may have had an effect, and nothing proves otherwise
     accepted_at = models.DateTimeField(null=True)
     provider_ref = models.CharField(max_length=120, blank=True)
     sealed_receipt = models.BinaryField(null=True)
@@ -187,8 +189,12 @@ class Interest(models.Model):
         AgentRun, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="interests"
     )
     step = models.CharField(max_length=200)
-    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+")
-    operation = models.ForeignKey(Operation, on_delete=models.PROTECT, db_constraint=False, related_name="interests")
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+"
+    )
+    operation = models.ForeignKey(
+        Operation, on_delete=models.PROTECT, db_constraint=False, related_name="interests"
+    )
 
 
 class Attempt(models.Model):

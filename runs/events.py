@@ -14,14 +14,16 @@ from . import wakeups
 from .models import AgentRun, RunEvent
 
 TYPES = frozenset(
-    {f"run.{name}" for name in "created started paused resumed cancel_requested completed failed cancelled".split()}
+    {
+        f"run.{name}"
+        for name in ["created", "started", "paused", "resumed", "cancel_requested", "completed", "failed", "cancelled"]
+    }
     | {"assistant.delta", "assistant.message"}
-    | {f"tool.{name}" for name in "requested started progress completed failed".split()}
+    | {f"tool.{name}" for name in ["requested", "started", "progress", "completed", "failed"]}
     | {"approval.requested", "approval.decided"}
     | {
         f"operation.{name}"
-        for name in "proposed approved dispatched accepted unknown escalated succeeded failed"
-        " rejected cancelled expired reversed".split()
+        for name in ["proposed", "approved", "dispatched", "accepted", "unknown", "escalated", "succeeded", "failed", "rejected", "cancelled", "expired", "reversed"]
     }
 )
 LAST = frozenset({"run.completed", "run.failed", "run.cancelled"})
@@ -43,7 +45,9 @@ def seal(run_id: UUID, key: Key, events: Sequence[Event]) -> tuple[list[str], li
     for event in events:
         if event.type not in TYPES:
             raise ValueError(f"unknown event type {event.type}")
-    return [event.type for event in events], [sealed.seal_json(key, place(run_id), event.data) for event in events]
+    return [event.type for event in events], [
+        sealed.seal_json(key, place(run_id), event.data) for event in events
+    ]
 
 
 # `run` is a CTE or table that yields id, tenant_id and last_event_seq *after* counting up by the number of events.

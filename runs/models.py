@@ -20,7 +20,7 @@ class AgentRelease(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
     agent = models.CharField(max_length=40)
-    digest = models.CharField(max_length=64)
+    digest = models.CharField(max_length=80)
     manifest = models.JSONField()  # names and digests, no prompt text
     created_at = models.DateTimeField(db_default=Now())
 

@@ -75,7 +75,10 @@ def start_run(principal: Principal, agent: Agent, start: Start, *, trace_id: str
                 conversation=conversation,
                 dedupe_key=start.dedupe_key,
                 metadata=mask(start.metadata),
-                budget_microusd=(start.budget_cents if start.budget_cents is not None else limits.budget_cents) * 10_000,
+                budget_microusd=(
+                    start.budget_cents if start.budget_cents is not None else limits.budget_cents
+                )
+                * 10_000,
                 max_steps=min(start.max_steps or limits.steps, limits.steps),
                 deadline_at=now() + timedelta(seconds=start.deadline_seconds or limits.deadline_seconds),
                 trace_id=trace_id,
@@ -127,8 +130,9 @@ def _conversation(principal: Principal, external_id: str | None) -> Conversation
 
 
 def _release(tenant_id: int, agent: Agent) -> AgentRelease:
+    manifest = {"tools": {tool.name: tool.digest for tool in agent.tools}, "model": agent.model}
     release, _ = AgentRelease.objects.get_or_create(
-        tenant_id=tenant_id, agent=agent.name, digest=agent.digest, defaults={"manifest": agent.manifest}
+        tenant_id=tenant_id, agent=agent.name, digest=agent.digest, defaults={"manifest": manifest}
     )
     return release
 
@@ -200,7 +204,10 @@ def begin_ending(run: AgentRun, ending: str, *, code: str, actor: Actor, reason:
     to = RunStatus.RUNNING if run.status == RunStatus.WAITING_FOR_APPROVAL else run.status
     run = swap(run, to, **changes)
     if ending == "cancelled":
-        append(run, Event("run.cancel_requested", {"actor": actor.name, "reason": run.ending_reason, "code": code}))
+        append(
+            run,
+            Event("run.cancel_requested", {"actor": actor.name, "reason": run.ending_reason, "code": code}),
+        )
     record(
         run.tenant_id, f"run.{ending}", "run", run.public_id, actor, detail={"reason": reason, "code": code}
     )
@@ -212,6 +219,10 @@ def finish_ending(run: AgentRun) -> AgentRun:
     if not run.ending or run.is_terminal or run.open_effects:
         return run
     run = swap(run, run.ending, finished_at=Now(), blocked_on=[], ready_at=None)
-    data = {"code": run.error_code, "detail": run.error_detail or run.ending_reason, "actor": run.ending_actor}
+    data = {
+        "code": run.error_code,
+        "detail": run.error_detail or run.ending_reason,
+        "actor": run.ending_actor,
+    }
     append(run, Event(f"run.{run.status}", data))
     return run

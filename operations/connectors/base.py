@@ -71,7 +71,9 @@ class Facts:
     facts: Sequence[Fact] = ()
     fields: Sequence[Field] = ()
     capacity_minor: int | None = None  # what was captured; None: no money here
-    theirs: Mapping[str, int] = field(default_factory=dict)  # effects at the provider: our operation id or "", minor units
+    theirs: Mapping[str, int] = field(
+        default_factory=dict
+    )  # effects at the provider: our operation id or "", minor units
 
     def broken_guards(self) -> list[Fact]:
         return [fact for fact in self.facts if fact.guard is not None and not fact.guard.holds(fact.value)]
@@ -86,7 +88,9 @@ class Action:
     connector: str
     target_type: str
     params: type[BaseModel]
-    intent: tuple[str, ...]  # the parameters that are its business meaning, beside the reference; never free text
+    intent: tuple[
+        str, ...
+    ]  # the parameters that are its business meaning, beside the reference; never free text
     amount: Callable[[Any], tuple[int, str] | None] = lambda params: None  # minor units, currency
     adjustable: tuple[str, ...] = ()
     guards_target: bool = True  # another one on the same target makes policy ask a person

@@ -1,0 +1,300 @@
+"""The only door out: claim, check again, commit an attempt, send exactly that, record what came back."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection
+
+from agentops.audit.entries import SYSTEM, record
+from agentops.kernel import sealed
+from agentops.kernel.clock import now
+from agentops.kernel.sealed import CannotUnseal, Place
+from agentops.kernel.transitions import LostRace
+from agentops.telemetry.logs import bound_contextvars, logger
+from agentops.tenancy import vault
+from agentops.tenancy.models import Tenant
+
+from .connectors.base import Answer, Call, CheckFailed, Facts, PastSendBy, Request
+from .connectors.registry import ACTIONS, CONNECTORS
+from .findings import Evidence, take
+from .models import Attempt, Operation
+from .moves import Locked, lock, move, retried
+from .services import credential, params, remember_facts
+from .states import OperationStatus, Source, Verdict
+
+log = logger(__name__)
+
+SEND_WITHIN_SECONDS = 5.0  # from the commit of an attempt to its first byte
+LEASE_MARGIN_SECONDS = 5.0
+CHECK_AGAIN_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Whether an operation may be sent now: `to` is None if it may, else where it goes instead, and why."""
+
+    to: OperationStatus | None = None
+    code: str = ""
+    detail: str = ""
+    ask_again: Callable[[Locked], None] | None = None  # opens the next question, in the same transaction
+
+
+type Recheck = Callable[[Operation, Facts], Standing]
+type Spend = Callable[[Operation], None]
+
+
+@dataclass(frozen=True)
+class Authority:
+    """What dispatch needs from those who decide: a fresh look before the lock, and the mark of use under it."""
+
+    recheck: Recheck
+    spend: Spend
+
+
+@dataclass(frozen=True)
+class Departure:
+    """An attempt that is committed and may now leave: the call, the pinned request, and until when."""
+
+    operation_id: UUID
+    attempt: int
+    call: Call
+    request: Request
+    send_by: float  # on this process's monotonic clock
+
+
+def call_of(operation: Operation) -> Call:
+    """The call of an operation, from its committed record alone."""
+    return Call(
+        operation_id=operation.public_id,
+        tenant=operation.tenant.slug,
+        actor=operation.actor,
+        agent=operation.run.agent,
+        action=operation.action,
+        action_version=operation.action_version,
+        target_type=operation.target_type,
+        target=operation.target_name,
+        params=params(operation),
+        amount_minor=operation.amount_minor,
+        currency=operation.currency,
+        idempotency_key=operation.idempotency_key,
+        generation=operation.generation,
+        provider_ref=operation.provider_ref,
+        base_url=operation.connection.base_url,
+        credential=credential(operation.connection),
+        timeout_seconds=settings.AGENTOPS_SEND_SECONDS,
+        first_sent_at=_first_sent_at(operation),
+    )
+
+
+def loaded(operation_id: UUID) -> Operation:
+    return Operation.objects.select_related("tenant", "run", "connection").get(pk=operation_id)
+
+
+def _first_sent_at(operation: Operation) -> Any:
+    if operation.attempts == 0:
+        return None
+    first = Attempt.objects.filter(operation_id=operation.id, generation=operation.generation).order_by(
+        "number"
+    )
+    return first.values_list("started_at", flat=True).first()
+
+
+def dispatch(operation_id: UUID, authority: Authority, *, worker: str) -> Operation:
+    """Send an approved operation that is due, once; whatever else it is, return it as it stands."""
+    operation = loaded(operation_id)
+    with bound_contextvars(
+        run_id=operation.run.public_id, operation_id=operation.public_id, tenant=operation.tenant.slug
+    ):
+        if operation.status != OperationStatus.APPROVED:
+            return operation
+        departure = depart(operation, authority, worker=worker)
+        return operation if departure is None else send(departure)
+
+
+def depart(operation: Operation, authority: Authority, *, worker: str) -> Departure | None:
+    """Look at everything again, then claim and commit an attempt; None where it must not or cannot be sent now."""
+    connector = CONNECTORS[operation.connection.connector]
+    try:
+        call = call_of(operation)
+        facts = connector.check(call)
+    except CheckFailed as failed:
+        _hold(operation.id, operation.version, failed)
+        return None
+    except CannotUnseal as error:
+        _tampered(operation.id, str(error))
+        return None
+    standing = authority.recheck(operation, facts)
+    request = connector.build(call)
+    try:
+        return _claim(operation, standing, facts, call, request, authority, worker)
+    except LostRace:
+        log.info("dispatch_lost_race")
+        return None
+
+
+@retried
+def _claim(
+    read: Operation,
+    standing: Standing,
+    facts: Facts,
+    call: Call,
+    request: Request,
+    authority: Authority,
+    worker: str,
+) -> Departure | None:
+    locked = lock(read.id)
+    operation = locked.operation
+    at = now()
+    if operation.version != read.version or operation.status != OperationStatus.APPROVED or locked.run.ending:
+        return None  # somebody was quicker: a cancel, a revoke, another worker
+    if any(moment and moment > at for moment in (operation.dispatch_after, operation.next_attempt_at)):
+        return None
+    if operation.tenant.state != Tenant.State.ACTIVE:
+        move(locked, OperationStatus.CANCELLED, reason="tenant_suspended", error_code="tenant_suspended")
+        return None
+    if standing.to is not None:
+        move(
+            locked, standing.to, reason=standing.code, error_code=standing.code, error_detail=standing.detail
+        )
+        if standing.ask_again is not None:
+            standing.ask_again(locked)
+        return None
+    remember_facts(operation.target, facts)
+    return commit_attempt(locked, call, request, authority, worker)
+
+
+def commit_attempt(
+    locked: Locked, call: Call, request: Request, authority: Authority, worker: str
+) -> Departure:
+    """Write the attempt of a locked, approved operation: from here on it may be on its way."""
+    operation = locked.operation
+    connector = CONNECTORS[operation.connection.connector]
+    request = _pinned(operation) or request
+    number = operation.attempts + 1
+    at = now()
+    send_by = at + timedelta(seconds=SEND_WITHIN_SECONDS)
+    flight = settings.AGENTOPS_SEND_SECONDS + connector.abilities.look_up_lag_seconds
+    quiet_at = send_by + timedelta(seconds=flight)
+    Attempt.objects.create(
+        operation_id=operation.id,
+        number=number,
+        tenant_id=operation.tenant_id,
+        generation=operation.generation,
+        idempotency_key=operation.idempotency_key,
+        request_digest=hashlib.sha256(request.body).hexdigest(),
+        sealed_request=sealed.seal_json(
+            vault.opened(operation.data_key_id),
+            request_place(operation.id),
+            {"method": request.method, "path": request.path, "body": request.body.decode("latin-1")},
+        ),
+        api_version=request.api_version,
+        worker=worker,
+        started_at=at,
+        send_by=send_by,
+        quiet_at=quiet_at,
+    )
+    authority.spend(operation)
+    lifetime = connector.abilities.key_lifetime_seconds
+    expires = operation.key_expires_at or (at + timedelta(seconds=lifetime) if lifetime else None)
+    lease_end = send_by + timedelta(seconds=settings.AGENTOPS_SEND_SECONDS + LEASE_MARGIN_SECONDS)
+    move(
+        locked,
+        OperationStatus.EXECUTING,
+        reason="retry" if number > 1 else "",
+        told={"attempt": number, "generation": operation.generation},
+        attempts=number,
+        quiet_at=quiet_at,
+        key_expires_at=expires,
+        lease_owner=worker,
+        lease_expires_at=lease_end,
+        next_attempt_at=lease_end,
+        dispatch_after=None,
+    )
+    return Departure(operation.id, number, call, request, time.monotonic() + SEND_WITHIN_SECONDS)
+
+
+def request_place(operation_id: UUID) -> Place:
+    return Place("operations_attempt", str(operation_id), "request")
+
+
+def _pinned(operation: Operation) -> Request | None:
+    """The bytes of this generation where it was sent before: it is sent again only as those."""
+    first = (
+        Attempt.objects.filter(operation_id=operation.id, generation=operation.generation)
+        .order_by("number")
+        .first()
+    )
+    if first is None:
+        return None
+    stored = vault.unseal(request_place(operation.id), first.sealed_request)
+    return Request(stored["method"], stored["path"], stored["body"].encode("latin-1"), first.api_version)
+
+
+def send(departure: Departure) -> Operation:
+    """Put a committed attempt on the wire and record what comes back, whoever holds which lease by then."""
+    connector = CONNECTORS[ACTIONS[departure.call.action].connector]
+
+    def before_first_byte() -> None:
+        if time.monotonic() > departure.send_by:
+            raise PastSendBy
+
+    connection.close()  # nothing of the database is held while the provider thinks
+    try:
+        answer = connector.send(departure.call, departure.request, before_first_byte)
+    except PastSendBy:
+        answer = Answer(Verdict.NOT_SENT, code="past_send_by", detail="The attempt was too late to leave.")
+    except Exception as error:  # a fault of the connector says nothing about the provider
+        log.exception("connector_failed")
+        answer = Answer(Verdict.UNKNOWN, code="connector_failed", detail=type(error).__name__)
+    log.info("provider_answered", verdict=answer.verdict, code=answer.code, attempt=departure.attempt)
+    return take(departure.operation_id, Evidence(Source.ANSWER, answer, attempt=departure.attempt))
+
+
+@retried
+def _hold(operation_id: UUID, version: int, failed: CheckFailed) -> None:
+    """What the operation rests on cannot be read now: nothing is sent; it stays approved, or fails for good."""
+    locked = lock(operation_id)
+    operation = locked.operation
+    if operation.version != version or operation.status != OperationStatus.APPROVED:
+        return
+    if not failed.retryable and not operation.in_doubt:
+        move(
+            locked,
+            OperationStatus.FAILED,
+            reason=failed.code,
+            error_code=failed.code,
+            error_detail=failed.detail,
+        )
+        return
+    again = now() + timedelta(seconds=CHECK_AGAIN_SECONDS)
+    Operation.objects.filter(pk=operation.pk, version=version).update(next_attempt_at=again)
+
+
+@retried
+def _tampered(operation_id: UUID, detail: str) -> None:
+    locked = lock(operation_id)
+    operation = locked.operation
+    if operation.status != OperationStatus.APPROVED:
+        return
+    record(
+        operation.tenant_id,
+        "operation.tampered",
+        "operation",
+        operation.public_id,
+        SYSTEM,
+        detail={"detail": detail},
+        security=True,
+    )
+    move(
+        locked,
+        OperationStatus.FAILED,
+        reason="record_altered",
+        error_code="record_altered",
+        error_detail=detail,
+    )

@@ -1,0 +1,24 @@
+"""Incidents: one for a cause, however many operations wait behind it."""
+
+from agentops.kernel.clock import Now
+
+from .models import Incident, Operation
+
+
+def open_incident(operation: Operation, kind: str, *, about: str = "") -> Incident:
+    """The open incident of that kind about `about` (by default the operation's connection), made where there is none."""
+    incident, _ = Incident.objects.get_or_create(
+        tenant_id=operation.tenant_id,
+        kind=kind,
+        about=about or str(operation.connection_id),
+        closed_at=None,
+        defaults={"connection_id": operation.connection_id},
+    )
+    return incident
+
+
+def close_incident(operation: Operation, kind: str) -> None:
+    """Close the connection's incident of that kind: evidence showed that it is over."""
+    Incident.objects.filter(
+        tenant_id=operation.tenant_id, kind=kind, about=str(operation.connection_id), closed_at=None
+    ).update(closed_at=Now(), closed_by="system")

@@ -1,0 +1,141 @@
+"""The one function that moves an operation: compare-and-swap, event, audit entry, and what the run must know of it."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from uuid import UUID
+
+from django.db import OperationalError, transaction
+from django.db.models import F
+
+from agentops.audit.entries import SYSTEM, Actor, record
+from agentops.kernel.problems import NotFound
+from agentops.kernel.redaction import mask_text
+from agentops.kernel.transitions import LostRace, swap
+from runs.events import Event, append
+from runs.models import AgentRun
+from runs.services import finish_ending, wake
+
+from .models import Interest, Operation, Target
+from .states import FINAL, OperationStatus
+
+# The event of a move is named for where it leads, except these two.
+_EVENT = {OperationStatus.PENDING: "proposed", OperationStatus.EXECUTING: "dispatched"}
+
+
+class Locked:
+    """An operation with every run that waits for it, locked in the one order: runs by id, target, operation."""
+
+    def __init__(self, operation: Operation, runs: dict[UUID, AgentRun]) -> None:
+        self.operation = operation
+        self.runs = runs
+
+    @property
+    def run(self) -> AgentRun:
+        return self.runs[self.operation.run_id]
+
+
+def lock(operation_id: UUID, *, tenant_id: int | None = None) -> Locked:
+    """Lock an operation for a move. Raises NotFound; LostRace where a run joined meanwhile (begin again)."""
+    scope = {} if tenant_id is None else {"tenant_id": tenant_id}
+    found = Operation.objects.filter(pk=operation_id, **scope).only("id", "run_id", "target_id").first()
+    if found is None:
+        raise NotFound("There is no such operation.")
+    interested = _interested(operation_id) | {found.run_id}
+    runs = AgentRun.objects.select_for_update(no_key=True).filter(pk__in=interested).order_by("id")
+    locked = {run.id: run for run in runs}
+    Target.objects.select_for_update(no_key=True).get(pk=found.target_id)
+    operation = Operation.objects.select_for_update(no_key=True).get(pk=operation_id)
+    if not _interested(operation_id) <= set(locked):
+        raise LostRace(f"another run joined {operation} meanwhile")
+    return Locked(operation, locked)
+
+
+def _interested(operation_id: UUID) -> set[UUID]:
+    return set(Interest.objects.filter(operation_id=operation_id).values_list("run_id", flat=True))
+
+
+def move(
+    locked: Locked,
+    to: OperationStatus,
+    *,
+    reason: str = "",
+    actor: Actor = SYSTEM,
+    told: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Operation:
+    """Move a locked operation, tell its runs, and let an ending run end if this was its last open effect.
+
+    `reason` is a code. `told` goes into the event beside the operation's id, action, target and former status.
+    """
+    operation = locked.operation
+    before = operation.status
+    if to in FINAL:
+        changes |= {"lease_owner": None, "lease_expires_at": None, "next_attempt_at": None}
+    if "error_detail" in changes:
+        changes["error_detail"] = mask_text(changes["error_detail"])[:500]
+    swap(operation, to, **changes)
+    said = {**facts_of(operation), "from": before, "reason": reason, **(told or {})}
+    event = Event(f"operation.{_EVENT.get(to, to.value)}", said)
+    if operation.provider_ref:
+        event.data["provider_ref"] = operation.provider_ref
+    for run in locked.runs.values():
+        if not run.is_terminal:
+            append(run, event)
+    record(
+        operation.tenant_id,
+        f"operation.{to.value}",
+        "operation",
+        operation.public_id,
+        actor,
+        before={"status": before},
+        after={"status": to.value, "params": operation.params_digest},
+        detail={"reason": reason, "from": before},
+    )
+    if to in FINAL and before not in FINAL:
+        _closed(locked, reason)
+    return operation
+
+
+def facts_of(operation: Operation) -> dict[str, Any]:
+    """What every event of an operation says about it."""
+    return {
+        "operation_id": operation.public_id,
+        "action": operation.action,
+        "target": operation.target_text,
+        "amount_minor": operation.amount_minor,
+        "currency": operation.currency or None,
+    }
+
+
+def _closed(locked: Locked, reason: str) -> None:
+    operation = locked.operation
+    AgentRun.objects.filter(pk=operation.run_id).update(open_effects=F("open_effects") - 1)
+    locked.run.open_effects -= 1
+    finish_ending(locked.run)
+    for run_id in locked.runs:
+        wake(
+            run_id,
+            "operation",
+            {"operation_id": operation.public_id, "status": operation.status, "reason": reason},
+        )
+
+
+_TRIES = 5
+
+
+def retried[**P, R](work: Callable[P, R]) -> Callable[P, R]:
+    """`work` as one transaction, begun again where a run joined meanwhile, a row moved, or a deadlock broke it."""
+
+    @wraps(work)
+    def again(*args: P.args, **kwargs: P.kwargs) -> R:
+        for last in (*(False,) * (_TRIES - 1), True):
+            try:
+                with transaction.atomic():
+                    return work(*args, **kwargs)
+            except (LostRace, OperationalError):
+                if last:
+                    raise
+        raise AssertionError("unreachable")
+
+    return again

@@ -1,0 +1,61 @@
+"""Find out what became of operations whose answer was lost. Takes no input but the rows: what is due is due."""
+
+from datetime import timedelta
+from uuid import UUID
+
+from agentops.kernel.clock import Now, now
+from agentops.kernel.transitions import LostRace, swap
+from agentops.telemetry.logs import bound_contextvars, logger
+
+from .connectors.base import Answer
+from .connectors.registry import CONNECTORS
+from .dispatch import call_of, loaded
+from .findings import Evidence, take
+from .models import Operation
+from .states import OperationStatus, Source, Verdict
+
+log = logger(__name__)
+
+LOOK_UP_LEASE_SECONDS = 30
+
+
+def due(limit: int = 32) -> list[UUID]:
+    """Operations that a machine should look at now: to be sent, to be looked up, or left by a dead worker."""
+    rows = Operation.objects.filter(
+        status__in=[OperationStatus.APPROVED, OperationStatus.EXECUTING, OperationStatus.UNKNOWN],
+        next_attempt_at__lte=Now(),
+    )
+    return list(rows.order_by("next_attempt_at").values_list("id", flat=True)[:limit])
+
+
+def reconcile(operation_id: UUID) -> Operation:
+    """One look at an operation in doubt: a dead worker's attempt becomes unknown; then the provider is asked."""
+    operation = loaded(operation_id)
+    with bound_contextvars(
+        run_id=operation.run.public_id, operation_id=operation.public_id, tenant=operation.tenant.slug
+    ):
+        if operation.status == OperationStatus.EXECUTING and operation.accepted_at is None:
+            if operation.lease_expires_at and operation.lease_expires_at > now():
+                return operation
+            lost = Answer(Verdict.UNKNOWN, code="worker_lost", detail="The sender ended without an answer.")
+            operation = take(operation_id, Evidence(Source.SWEEP, lost))
+        if operation.status not in (OperationStatus.EXECUTING, OperationStatus.UNKNOWN):
+            return operation
+        return look_up(operation_id)
+
+
+def look_up(operation_id: UUID) -> Operation:
+    """Ask the provider and merge what it says. Read-only at the provider, safe at any time, by anyone."""
+    operation = loaded(operation_id)
+    try:  # two workers may ask at once, but one is enough
+        swap(operation, operation.status, next_attempt_at=now() + timedelta(seconds=LOOK_UP_LEASE_SECONDS))
+    except LostRace:
+        return operation
+    connector = CONNECTORS[operation.connection.connector]
+    try:
+        answer = connector.look_up(call_of(operation))
+    except Exception as error:  # a fault of the connector proves nothing
+        log.exception("look_up_failed")
+        answer = Answer(Verdict.UNKNOWN, code="look_up_failed", detail=type(error).__name__)
+    log.info("looked_up", verdict=answer.verdict, code=answer.code)
+    return take(operation_id, Evidence(Source.LOOK_UP, answer))
