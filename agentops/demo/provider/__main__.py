@@ -5,6 +5,7 @@ python -m agentops.demo.provider --port 9000 --payments-port 9001 --shop-port 90
 
 import argparse
 import signal
+import sqlite3
 import sys
 import threading
 from functools import partial
@@ -17,7 +18,7 @@ from agentops.demo.provider.control import Control
 from agentops.demo.provider.faults import Door, Faults
 from agentops.demo.provider.identity import Keys
 from agentops.demo.provider.payments import Payments
-from agentops.demo.provider.server import Listener, Reply, Request
+from agentops.demo.provider.server import Listener, PortTaken, Reply, Request
 from agentops.demo.provider.settlements import settle_due
 from agentops.demo.provider.shop import Shop
 from agentops.demo.provider.webhooks import Endpoint, deliver_due
@@ -56,11 +57,24 @@ def main() -> int:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    ledger, faults = Books(options.books), Faults()
+    try:
+        ledger = Books(options.books)
+    except sqlite3.Error as fault:
+        return complain(f"the books {options.books} cannot be opened: {fault}")
     with ledger.writing() as db:
         open_shop(db)
     forget_old_keys(ledger)
+    try:
+        print("provider ready: " + open_doors(options, ledger, stopping), flush=True)
+    except PortTaken as fault:
+        return complain(f"{fault}; choose another one or stop who holds it")
+    stopping.wait()
+    ledger.close()  # whoever is in a commit ends it; nobody starts another one
+    return 0
 
+
+def open_doors(options: argparse.Namespace, ledger: Books, stopping: threading.Event) -> str:
+    """Everything is answered when this returns; says where."""
     endpoint = Endpoint(options.webhook_url, options.webhook_secret) if options.webhook_url else None
     announcer = Background("webhooks", partial(deliver_due, ledger, endpoint))
     settler = Background("settlements", partial(settle_due, ledger, announcer.nudge))
@@ -69,25 +83,19 @@ def main() -> int:
         settler.nudge()
         announcer.nudge()
 
-    payments = Payments(ledger, faults, stopping, options.stripe_key, changed)
+    faults = Faults()
     control = Control(ledger, faults)
+    payments = Payments(ledger, faults, stopping, options.stripe_key, changed)
+    shop = Shop(ledger, faults, stopping, Keys(options.jwks), options.shop_key)
 
     def front(request: Request) -> Reply:
         return payments(request) if request.path.startswith("/v1/") else control(request)
 
-    try:
-        main_door = Listener(options.port, front)
-        doors: dict[Door, Listener] = {
-            "payments": Listener(options.payments_port, payments),
-            "shop": Listener(
-                options.shop_port, Shop(ledger, faults, stopping, Keys(options.jwks), options.shop_key)
-            ),
-        }
-    except OSError as fault:
-        print(
-            f"provider: a port cannot be had ({fault}); choose others or stop who holds them", file=sys.stderr
-        )
-        return 1
+    main_door = Listener(options.port, front)
+    doors: dict[Door, Listener] = {
+        "payments": Listener(options.payments_port, payments),
+        "shop": Listener(options.shop_port, shop),
+    }
 
     def follow_faults() -> None:
         for door, listener in doors.items():
@@ -98,11 +106,12 @@ def main() -> int:
     main_door.follow(lambda: True)
     settler.start()
     announcer.start()
-    urls = f"control {main_door.url} payments {doors['payments'].url} shop {doors['shop'].url}"
-    print(f"provider ready: {urls}", flush=True)
-    stopping.wait()
-    ledger.close()  # whoever is in a commit ends it; nobody starts another one
-    return 0
+    return f"control {main_door.url} payments {doors['payments'].url} shop {doors['shop'].url}"
+
+
+def complain(sentence: str) -> int:
+    print(f"provider: {sentence}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ class Caller:
     tenant: str
     subject: str
     operation_id: str | None
+    target: str | None  # "order:A-1001"
 
     @property
     def customer(self) -> str | None:
@@ -89,5 +90,7 @@ def identify(token: str | None, keys: Keys) -> Caller:
     context = claims["tctx"]
     if not isinstance(context, dict) or not isinstance(context.get("tenant"), str):
         raise NotIdentified("the token's tctx names no tenant")
-    operation_id = context.get("operation_id")
-    return Caller(context["tenant"], claims["sub"], str(operation_id) if operation_id else None)
+    operation_id, target = (
+        str(context[name]) if context.get(name) else None for name in ("operation_id", "target")
+    )
+    return Caller(context["tenant"], claims["sub"], operation_id, target)

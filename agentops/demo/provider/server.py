@@ -133,6 +133,10 @@ class _Server(ThreadingHTTPServer):
                 live.shutdown(socket.SHUT_RDWR)
 
 
+class PortTaken(Exception):
+    pass
+
+
 class Listener:
     """A port that belongs to us for life and answers only while it is open."""
 
@@ -140,16 +144,19 @@ class Listener:
         self._app = app
         self._lock = threading.Lock()
         self._server: _Server | None = None
-        # Shared ports would let a second process take every other connection: see first that nobody is there.
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((HOST, port))
-            probe.listen()
-        # Bound and never listening: while we refuse connections nobody else can be given the port.
-        self._holder = socket.socket()
-        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        self._holder.bind((HOST, port))
+        try:
+            # Shared ports would let a second process take every other connection: see first that nobody is there.
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((HOST, port))
+                probe.listen()
+            # Bound and never listening: while we refuse connections nobody else can be given the port.
+            self._holder = socket.socket()
+            self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            self._holder.bind((HOST, port))
+        except OSError as fault:
+            raise PortTaken(f"port {port} of {HOST} cannot be had: {fault.strerror}") from fault
         self.port: int = self._holder.getsockname()[1]
         self.url = f"http://{HOST}:{self.port}"
 

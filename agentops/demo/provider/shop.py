@@ -23,7 +23,7 @@ from agentops.demo.provider.server import Drop, Reply, Request, error_reply, jso
 from agentops.demo.provider.writes import Refused, Write, Writer
 
 MAX_NOTE_LENGTH, MAX_REASON_LENGTH = 4_000, 1_000
-PAGE_LENGTH, MAX_PAGE_LENGTH = 20, 200
+PAGE_LENGTH, MAX_PAGE_LENGTH = 100, 200
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _orders(db: Connection, call: Call) -> Reply:
 
 
 def _notes(db: Connection, call: Call) -> Reply:
-    """Newest first; a customer sees the notes on the own orders and those written as that customer."""
+    """The newest ones, oldest of them first; a customer sees the notes on the own orders and those written as that customer."""
     query = call.request.query
     length = _length(query)
     rows = db.execute(
@@ -202,7 +202,7 @@ def _notes(db: Connection, call: Call) -> Reply:
          call.caller.customer, length + 1),
     ).fetchall()  # fmt: skip
     return json_reply(
-        200, {"notes": [wire.note_object(row) for row in rows[:length]], "has_more": len(rows) > length}
+        200, {"notes": [wire.note_object(row) for row in rows[:length][::-1]], "has_more": len(rows) > length}
     )
 
 
@@ -212,6 +212,7 @@ def _own_order(db: Connection, caller: Caller, order_id: str) -> Row:
     ).fetchone()
     if order is None:
         raise _refused(404, "no_such_order", f"There is no order {order_id}.")
+    _require_target(caller, "order", order_id)
     if caller.customer is not None and caller.customer != order["customer"]:
         raise _refused(403, "not_your_order", f"Order {order_id} belongs to another customer.")
     return order
@@ -223,9 +224,17 @@ def _own_customer(db: Connection, caller: Caller, customer_id: str) -> dict[str,
     ).fetchone()
     if customer is None:
         raise _refused(404, "no_such_customer", f"There is no customer {customer_id}.")
+    _require_target(caller, "customer", customer_id)
     if caller.customer is not None and caller.customer != customer_id:
         raise _refused(403, "not_you", f"{customer_id} is another customer.")
     return dict(customer)
+
+
+def _require_target(caller: Caller, kind: str, wanted: str) -> None:
+    """A token that was signed for one order opens no other one."""
+    signed_kind, _, signed = (caller.target or "").partition(":")
+    if signed_kind == kind and signed != wanted:
+        raise _refused(403, "other_target", f"The token was signed for {caller.target}.")
 
 
 def _cancellation(db: Connection, order_id: str, visible_until: float | None = None) -> Any:

@@ -70,6 +70,7 @@ def order_object(order: Row, cancellation: Row | None) -> dict[str, Any]:
                 "amount_minor": order["amount"],
             }
         ],
+        "shipment": shipment_object(order),
     }
 
 
@@ -79,7 +80,7 @@ def shipment_object(order: Row) -> dict[str, Any]:
         "order": order["id"],
         "status": shipment_status(order),
         "carrier": order["carrier"],
-        "tracking_number": None if shipped_at is None else order["tracking"],
+        "tracking": None if shipped_at is None else order["tracking"],
         "shipped_at": moment(shipped_at),
         "expected_at": moment((shipped_at or order["placed_at"] + DAY_SECONDS) + TRANSIT_DAYS * DAY_SECONDS),
         "delivered_at": moment(order["delivered_at"]),
@@ -87,15 +88,18 @@ def shipment_object(order: Row) -> dict[str, Any]:
 
 
 def policy_object(order: Row, now: float) -> dict[str, Any]:
-    """Facts, no verdict: whether to refund is the caller's decision. The window opens with the delivery."""
+    """The shop's own terms and what they say of this order. The window opens with the delivery."""
     delivered_at = order["delivered_at"]
     ends_at = None if delivered_at is None else delivered_at + WINDOW_DAYS * DAY_SECONDS
+    is_open = ends_at is None or now <= ends_at
     return {
         "order": order["id"],
+        "refundable": is_open,
+        "reason": "" if is_open else f"it was delivered more than {WINDOW_DAYS} days ago",
         "window_days": WINDOW_DAYS,
         "delivered_at": moment(delivered_at),
         "window_ends_at": moment(ends_at),
-        "within_window": ends_at is None or now <= ends_at,
+        "within_window": is_open,
         "damaged_items_accepted": True,
         "accepted_reasons": ACCEPTED_REASONS,
         "return_required_for_damaged": False,
