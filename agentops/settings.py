@@ -147,7 +147,7 @@ INSTALLED_APPS = [
     "agentops.api",
     "agentops.streaming",
     "agentops.console.apps.ConsoleConfig",
-    "agentops.demo",
+    "agentops.demo.apps.DemoConfig",
     "agentops.console.apps.ConsoleAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
