@@ -77,8 +77,10 @@ def _install(requirements: Path) -> str | None:
     """uv where it runs, since it is much faster; pip where it does not, or cannot reach an index that pip can."""
     calm = [] if sys.stderr.isatty() else ["--quiet"]
     pins: list[str | Path] = ["--no-deps", "-r", requirements, *calm]
-    if (uv := _find_uv()) and _run(uv, "pip", "install", "--python", PYTHON, *pins):
-        return None
+    if uv := _find_uv():
+        if _run(uv, "pip", "install", "--python", PYTHON, *pins):
+            return None
+        print("uv could not install the packages: trying pip", flush=True)
     pip: list[str | Path] = [PYTHON, "-I", "-m", "pip"]
     if not _run(*pip, "--version", quiet=True) and not _run(PYTHON, "-I", "-m", "ensurepip", quiet=True):
         return "This Python comes without pip: install its venv package (Debian: apt-get install python3-venv) or uv"
