@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from agentops.local.ports import HOST
-from agentops.local.processes import SERVER_ENVIRONMENT, Account, run
+from agentops.local.processes import Account, run
 from agentops.local.terminal import CannotStart, last_lines, say
 
 OWNER = DATABASE = "agentops"
@@ -25,7 +25,6 @@ class Cluster:
 
     def __init__(self, home: Path, *, port: int, password: str, log: Path, durable: bool) -> None:
         self.port = port
-        self.environment = SERVER_ENVIRONMENT
         self.account = _ordinary_account()
         self._home = home
         self._password = password

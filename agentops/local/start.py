@@ -38,11 +38,7 @@ def start(supervisor: Supervisor, folder: Folder, port: int) -> None:
         is_demo=is_demo,
     )
     if is_demo:
-        with stage("payment provider and shop"):
-            provider = supervisor.add(
-                Child("provider", (sys.executable, "-m", "agentops.demo.provider"), told)
-            )
-            supervisor.wait_until_ready(provider, lambda: _answers(told["AGENTOPS_PROVIDER_URL"] + "/_books"))
+        _start_provider(supervisor, told, ports)
     with stage("schema and static files"):
         static = _manage(supervisor, told, "collectstatic", "--noinput", "--verbosity", "0")
         supervisor.finish("migrate", _manage(supervisor, told, "migrate", "--noinput"))
@@ -91,6 +87,19 @@ def _start_valkey(supervisor: Supervisor, folder: Folder, port: int) -> str:
         )
         supervisor.wait_until_ready(child, lambda: valkey.is_ready(port))
     return valkey.url(port)
+
+
+def _start_provider(supervisor: Supervisor, told: Mapping[str, str], ports: Mapping[str, int]) -> None:
+    serve = (
+        sys.executable, "-m", "agentops.demo.provider",
+        "--port", str(ports["provider"]), "--payments-port", str(ports["payments"]), "--shop-port", str(ports["shop"]),
+        "--books", f"{told['AGENTOPS_DATA']}/provider.db",
+        # Read when the first token comes in, and by then the web process answers.
+        "--jwks", f"{told['AGENTOPS_BASE_URL']}/.well-known/jwks.json",
+    )  # fmt: skip
+    with stage("payment provider and shop"):
+        provider = supervisor.add(Child("provider", serve, told))
+        supervisor.wait_until_ready(provider, lambda: _answers(told["AGENTOPS_PROVIDER_URL"] + "/_books"))
 
 
 def _start_ours(supervisor: Supervisor, told: Mapping[str, str]) -> None:
