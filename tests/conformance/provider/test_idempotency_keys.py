@@ -101,7 +101,9 @@ def test_without_key_support_every_write_has_its_effect(provider, order):
     first, second = provider.refund(order, "key-ignored"), provider.refund(order, "key-ignored", amount=5)
     assert first.id != second.id
     assert "Idempotent-Replayed" not in second.last_response.headers
-    assert [row["idempotency_key"] for row in provider.refunds_of(order)] == ["key-ignored"] * 2
+    provider.fault("ok")
+    assert "Idempotent-Replayed" not in provider.refund(order, "key-ignored").last_response.headers
+    assert [row["idempotency_key"] for row in provider.refunds_of(order)] == ["key-ignored"] * 3
 
 
 def test_keys_can_be_forgotten_early(provider, order):

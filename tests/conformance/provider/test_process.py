@@ -27,9 +27,9 @@ def test_a_signal_ends_it_at_once_whatever_is_on_its_way(own_provider, number):
     provider = own_provider()
     order = provider.new_order()
     provider.fault("slow", seconds=30)
-    with ThreadPoolExecutor(3) as pool:
-        sent = [pool.submit(provider.refund, order) for _ in range(3)]
-        time.sleep(0.2)
+    with ThreadPoolExecutor(30) as pool:
+        sent = [pool.submit(provider.refund, order, amount=1) for _ in range(30)]
+        time.sleep(0.3)
         assert provider.stop(number) < 0.5
         for each in sent:
             assert isinstance(each.exception(), stripe.APIConnectionError)

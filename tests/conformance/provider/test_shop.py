@@ -244,6 +244,14 @@ def test_an_order_is_cancelled_once(shop, provider):
     assert shop.post(path, {"reason": "x"}, "key-second").headers["Idempotent-Replayed"] == "true"
 
 
+def test_the_key_of_one_orders_cancellation_cancels_no_other(shop, provider):
+    first, second = provider.new_order(), provider.new_order()
+    assert shop.post(f"/orders/{first['id']}/cancel", key="key-one-order").status_code == 201
+    answer = shop.post(f"/orders/{second['id']}/cancel", key="key-one-order")
+    assert told(answer) == (400, "idempotency_mismatch")
+    assert effects(provider, second) == 0
+
+
 def test_an_order_that_stands_has_no_cancellation(shop):
     assert told(shop.get("/orders/A-1004/cancellation")) == (404, "not_cancelled")
     assert told(shop.get("/orders/A-9999/cancellation")) == (404, "no_such_order")

@@ -82,6 +82,18 @@ def test_a_receiver_that_fails_is_asked_again(announcing, receiver):
     assert events[0].id == events[2].id
 
 
+def test_an_event_that_nobody_takes_is_given_up(announcing, receiver, wait_for):
+    receiver.answers = [500] * 4
+    announcing.refund(announcing.new_order())
+    for _ in range(2):
+        taken(receiver)
+    announcing.sql("UPDATE events SET tries = 4 WHERE due_at IS NOT NULL")
+    for _ in range(2):
+        taken(receiver)
+    waiting = "SELECT count(*) FROM events WHERE due_at IS NOT NULL"
+    wait_for(lambda: announcing.sql(waiting) == [(0,)])
+
+
 def test_events_that_were_not_delivered_survive_a_restart(announcing, receiver):
     receiver.answers = [500, 500]
     refund = announcing.refund(announcing.new_order())
