@@ -58,9 +58,9 @@ def test_what_becomes_of_a_refund_is_announced(announcing, receiver, fault, kind
 
 
 def test_an_event_is_early_when_the_answer_is_late_and_true_when_it_lies(announcing, receiver):
-    announcing.fault("slow_after", seconds=0.5, times=1)
+    announcing.fault("slow_after", seconds=1, times=1)
     with pytest.raises(stripe.APIConnectionError):
-        announcing.refund(announcing.new_order(), client=announcing.stripe(timeout=0.2))
+        announcing.refund(announcing.new_order(), client=announcing.stripe(timeout=0.3))
     assert taken(receiver).type == "charge.refunded"
     assert taken(receiver).type == "refund.created"
     announcing.fault("wrong_amount", times=1)
@@ -87,7 +87,8 @@ def test_an_event_that_nobody_takes_is_given_up(announcing, receiver, wait_for):
     announcing.refund(announcing.new_order())
     for _ in range(2):
         taken(receiver)
-    announcing.sql("UPDATE events SET tries = 4 WHERE due_at IS NOT NULL")
+    wait_for(lambda: announcing.sql("SELECT min(tries) FROM events") == [(1,)])
+    announcing.sql("UPDATE events SET tries = 4")
     for _ in range(2):
         taken(receiver)
     waiting = "SELECT count(*) FROM events WHERE due_at IS NOT NULL"
