@@ -111,7 +111,8 @@ def database(url: str) -> dict[str, Any]:
     if parts.scheme not in ("postgres", "postgresql") or not parts.path.strip("/"):
         raise ImproperlyConfigured("DATABASE_URL must look like postgresql://user:password@host:5432/name")
     options: dict[str, Any] = dict(parse_qsl(parts.query))
-    options["options"] = f"-c role={APP_ROLE} -c lock_timeout=2s -c idle_in_transaction_session_timeout=10s"
+    role = "" if TESTING else f"-c role={APP_ROLE} "  # tests move the clock and clean up, as the owner
+    options["options"] = f"{role}-c lock_timeout=2s -c idle_in_transaction_session_timeout=10s"
     options["application_name"] = "agentops"
     options["connect_timeout"] = 5
     return {
@@ -129,9 +130,9 @@ def database(url: str) -> dict[str, Any]:
 DATABASE_URL = text("DATABASE_URL", "postgresql://agentops@127.0.0.1:5432/agentops")
 REDIS_URL = text("REDIS_URL", "redis://127.0.0.1:6379/0")
 DATABASES = {"default": database(DATABASE_URL)}
-if not TESTING and len(sys.argv) > 1 and sys.argv[1] == "serve":
-    # The web process: many short requests, few connections.
-    DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 12, "timeout": 5}
+if not TESTING and ("celery" in sys.argv[0] or "serve" in sys.argv[1:2]):
+    # Web and worker: many short pieces of work in threads, few connections.
+    DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 12, "timeout": 10}
 
 # --- Django -----------------------------------------------------------------------------------------------------
 ALLOWED_HOSTS = [host for host in text("AGENTOPS_HOSTS", "127.0.0.1,localhost,[::1]").split(",") if host]

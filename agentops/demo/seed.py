@@ -114,7 +114,9 @@ def seed(path: Path) -> dict[str, Any]:
         "tokens": tokens,
         "accounts": accounts,
     }
-    _write(path.with_name("jwks.json"), identity.jwks())  # the shop verifies with it, also while the web is down
+    _write(
+        path.with_name("jwks.json"), identity.jwks()
+    )  # the shop verifies with it, also while the web is down
     _write(path, written)
     return written
 
