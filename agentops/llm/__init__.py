@@ -24,6 +24,7 @@ __all__ = [
     "ModelRetryable",
     "ModelTerminal",
     "ModelUnavailable",
+    "OnDelta",
     "ToolCall",
     "TurnResult",
     "TurnSettings",

@@ -15,6 +15,7 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
+    ModelRequestPart,
     ModelResponse,
     TextPart,
     ThinkingPart,
@@ -80,6 +81,16 @@ def with_instructions(messages: Sequence[ModelMessage], instructions: str) -> li
     return [*before, dataclasses.replace(last, instructions=instructions)]
 
 
+def without_marks(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """For a provider that has no mark for a failed call: our `{"error": …}` says it, and the library wraps it no more."""
+    return [
+        dataclasses.replace(message, parts=[_unmarked(part) for part in message.parts])
+        if isinstance(message, ModelRequest)
+        else message
+        for message in messages
+    ]
+
+
 def neutral(messages: Sequence[ModelMessage]) -> list[Message]:
     """The same conversation in the SDK's own words, for a scripted model."""
     told: list[Message] = []
@@ -110,6 +121,10 @@ def _load(stored: dict[str, Any]) -> ModelResponse:
     if not isinstance(message, ModelResponse):
         raise ValueError(f"A recorded turn of {stored['format']} is no model response.")
     return message
+
+
+def _unmarked(part: ModelRequestPart) -> ModelRequestPart:
+    return dataclasses.replace(part, outcome="success") if isinstance(part, ToolReturnPart) else part
 
 
 def _results(calls: Sequence[ToolCallPart], results: Sequence[CallResult]) -> ModelRequest:

@@ -23,7 +23,7 @@ from pydantic_ai.tools import ToolDefinition
 from agentops.llm.clients import model_for, request_settings
 from agentops.llm.errors import ModelError, ModelRetryable, ModelTerminal
 from agentops.llm.failures import classified
-from agentops.llm.messages import calls_of, store, with_instructions
+from agentops.llm.messages import calls_of, store, with_instructions, without_marks
 from agentops.llm.prices import Tokens, cost_microusd
 from agentops.llm.routes import OFFLINE
 from agentops.llm.turns import OnDelta, TurnResult, TurnSettings
@@ -44,10 +44,11 @@ async def turn(
     settings: TurnSettings,
     on_delta: OnDelta,
 ) -> TurnResult:
+    conversation = with_instructions(history, instructions)
     answer = _answer(
         model,
         model_for(model, offline, settings),
-        with_instructions(history, instructions),
+        without_marks(conversation) if model.startswith("openai") else conversation,
         request_settings(model, settings),
         ModelRequestParameters(function_tools=[_offered(tool) for tool in tools]),
     )
@@ -116,7 +117,9 @@ def _whole(name: str, response: ModelResponse) -> ModelResponse:
     """The response, if it is one: complete, not refused, and with something in it."""
     if response.finish_reason == "content_filter":
         raise ModelTerminal(f"{name} declined to answer this conversation.", code="model_refused")
-    if response.state != "complete" or response.finish_reason == "error":
+    # A stream may end without a word; only the provider's own reason for stopping says that this was all.
+    ended = name == OFFLINE or response.finish_reason is not None
+    if not ended or response.state != "complete" or response.finish_reason == "error":
         raise ModelRetryable(f"The answer of {name} broke off.", code="answer_broke_off")
     if not response.text and not response.tool_calls:
         raise ModelRetryable(f"{name} gave an empty answer.", code="empty_answer")
