@@ -27,6 +27,7 @@ from pydantic_ai.messages import (
 from agentops.llm.turns import CallResult, ToolCall
 from agentops.sdk import Message
 from agentops.sdk.text import repaired, repaired_json
+from agentops.sdk.tools import Tool
 
 FORMAT = f"pydantic-ai {version('pydantic-ai-slim')}"
 NO_RESULT = CallResult(
@@ -79,6 +80,12 @@ def with_instructions(messages: Sequence[ModelMessage], instructions: str) -> li
     if not isinstance(last, ModelRequest):
         raise ValueError("A history must end with the customer's words or with results.")
     return [*before, dataclasses.replace(last, instructions=instructions)]
+
+
+def request_chars(conversation: Sequence[ModelMessage], tools: Sequence[Tool]) -> int:
+    """An upper bound for the characters that a provider reads: our JSON of them, in bytes."""
+    offered = [(tool.name, tool.description, tool.input_schema) for tool in tools]
+    return len(ModelMessagesTypeAdapter.dump_json(list(conversation))) + len(json.dumps(offered))
 
 
 def without_marks(messages: Sequence[ModelMessage]) -> list[ModelMessage]:

@@ -5,6 +5,7 @@ is kept with its headers, so that a test can count what was on the wire.
 """
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,6 +46,20 @@ class Asked:
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
+
+    def results(self) -> list[tuple[Any, bool | None]]:
+        """What the provider was told of our calls: result and, where its wire has one, the error mark."""
+        match self.path:
+            case "/v1/messages":
+                blocks = [b for m in self.body["messages"] if m["role"] == "user" for b in m["content"]]
+                results = [block for block in blocks if block["type"] == "tool_result"]
+                return [(json.loads(block["content"][0]["text"]), block["is_error"]) for block in results]
+            case "/v1/responses":
+                outputs = [item for item in self.body["input"] if item.get("type") == "function_call_output"]
+                return [(json.loads(item["output"]), None) for item in outputs]
+            case _:
+                told = [message for message in self.body["messages"] if message["role"] == "tool"]
+                return [(json.loads(message["content"]), None) for message in told]
 
 
 Responder = Callable[[Asked], Answer | Failure | Raw]
@@ -115,6 +130,26 @@ class ModelServer:
             def log_message(self, format: str, *args: Any) -> None: ...
 
         return Handler
+
+
+def support_model(asked: Asked) -> Answer:
+    """A model that does what `support-agent` is told: looks up, checks, refunds, and names what came of it."""
+    order_id = re.search(r"A-[0-9]+", json.dumps(asked.body.get("messages") or asked.body.get("input")))
+    assert order_id is not None
+    order = json.dumps({"order_id": order_id.group()})
+    match [result for result, _ in asked.results()]:
+        case []:
+            return Answer(("Let me look ", "that up."), (("lookup_order", order),))
+        case [_]:
+            return Answer((), (("check_refund_policy", order),))
+        case [_, _]:
+            refund = json.dumps({"order_id": order_id.group(), "reason": "damaged"})
+            return Answer(("I will refund it.",), (("refund_order", refund),))
+        case [*_, {"error": error}]:
+            return Answer((f"I am sorry: {error['message']}",))
+        case [*_, receipt]:
+            return Answer(("Your refund ", receipt["provider_ref"], " is on its way."))
+    raise AssertionError("unreachable")
 
 
 def event(name: str, payload: dict[str, Any]) -> str:

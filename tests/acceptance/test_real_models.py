@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from agentops import llm
+from agentops.demo.support_agent import support
 from agentops.llm import (
     CallResult,
     ModelError,
@@ -20,7 +21,9 @@ from agentops.llm import (
     TurnSettings,
 )
 from agentops.sdk import InvalidArguments, OrderId, ToolContext, tool
-from tests.acceptance.model_server import Answer, Asked, Failure, ModelServer, Raw, event
+from agentops.sdk.testing import Rehearsal
+from tests.acceptance.model_server import Answer, Asked, Failure, ModelServer, Raw, event, support_model
+from tests.unit.demo.shop_server import Shop, serving
 
 KEY = "sk-very-secret-key"
 PROMPT = "Customer Jane Roe of Elm Street"
@@ -75,28 +78,13 @@ async def failure(model: str, **how: Any) -> ModelError:
     return failed.value
 
 
-def results_of(asked: Asked) -> list[tuple[Any, bool | None]]:
-    """What the provider was told of our calls: result and, where its wire has one, the error mark."""
-    match asked.path:
-        case "/v1/messages":
-            blocks = [b for m in asked.body["messages"] if m["role"] == "user" for b in m["content"]]
-            results = [block for block in blocks if block["type"] == "tool_result"]
-            return [(json.loads(block["content"][0]["text"]), block["is_error"]) for block in results]
-        case "/v1/responses":
-            outputs = [item for item in asked.body["input"] if item.get("type") == "function_call_output"]
-            return [(json.loads(item["output"]), None) for item in outputs]
-        case _:
-            told = [message for message in asked.body["messages"] if message["role"] == "tool"]
-            return [(json.loads(message["content"]), None) for message in told]
-
-
 @pytest.mark.parametrize("model", MODELS)
 async def test_a_conversation_runs_over_two_turns(model: str, use: Any):
     call = ("lookup_order", '{"order_id": "A-1001"}')
     refused = {"error": {"code": "not_found", "message": "The shop knows no order A-1002."}}
 
     def answer(asked: Asked) -> Answer:
-        if results_of(asked):
+        if asked.results():
             return Answer(("It is ", "on its ", "way."))
         return Answer(("Let me ", "look."), (call, ("lookup_order", '{"order_id": "A-1002"}')))
 
@@ -115,7 +103,7 @@ async def test_a_conversation_runs_over_two_turns(model: str, use: Any):
             model, turns=[(stored, [CallResult({"id": "A-1001"}), CallResult(refused, ok=False)])]
         )
         assert (second.text, second.calls) == ("It is on its way.", ())
-        told = results_of(server.requests[1])
+        told = server.requests[1].results()
         assert [result for result, _ in told] == [{"id": "A-1001"}, refused]
         if model.startswith("anthropic"):
             assert [mark for _, mark in told] == [False, True]
@@ -127,6 +115,36 @@ async def test_a_conversation_runs_over_two_turns(model: str, use: Any):
         assert server.requests[0].body["stream"] is True
         assert (first.input_tokens, first.output_tokens) == (1000, 200)
         assert first.cost_microusd == {"anthropic": 200}.get(model.partition(":")[0], 3250)
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_the_support_agent_refunds_on_a_real_model(
+    model: str, use: Any, monkeypatch: pytest.MonkeyPatch
+):
+    ctx, turns = Rehearsal(), []
+    with serving(Shop()) as shop_url, ModelServer(support_model) as server:
+        use(server.url)
+        monkeypatch.setenv("AGENTOPS_SHOP_URL", shop_url)
+        for number in range(1, 5):
+            answer = await llm.turn(
+                model,
+                instructions=support.instructions,
+                history=llm.history("My order A-1001 arrived damaged, please refund it.", turns),
+                tools=support.tools,
+                offline=support.offline,
+                settings=TurnSettings(),
+                on_delta=len,
+            )
+            results = []
+            for index, call in enumerate(answer.calls):
+                used = support.tool(call.name)
+                assert used is not None
+                ctx.begin(f"turn-{number}/call-{index}")
+                results.append(CallResult(used.dump(used(ctx, **used.bind(call.args)))))
+            turns.append((answer.response, results))
+    assert [proposal.action for proposal in ctx.proposals] == ["refund.create", "mail.send"]
+    assert ctx.proposals[0].params["amount_minor"] == 12900
+    assert answer.text == "Your refund ref_A-1001-1 is on its way."
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -331,6 +349,30 @@ async def test_odd_characters_from_a_model_are_repaired_in_words_and_refused_in_
         assert result.text == "a�b\U0001f600"
         with pytest.raises(InvalidArguments):
             lookup_order.bind(result.calls[0].args)
+
+
+async def test_tokens_that_a_server_does_not_count_are_counted_at_their_most(use: Any):
+    uncounted = (
+        begun(MODELS[2]).replace('"finish_reason": null', '"finish_reason": "stop"') + "data: [DONE]\n\n"
+    )
+    with ModelServer(lambda asked: Raw((uncounted,))) as server:
+        use(server.url)
+        answered = await ask(MODELS[2])
+        sent = llm.input_chars("Be brief.", llm.history(PROMPT), [lookup_order])
+        assert answered.input_tokens == sent > len(PROMPT)
+        assert answered.cost_microusd >= llm.worst_cost_microusd(MODELS[2], sent, len(answered.text))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "endless",
+    [Answer(("x" * 1000,) * 201), Answer(calls=(("lookup_order", json.dumps({"x": "y" * 200_001})),))],
+)
+async def test_an_answer_without_end_is_cut_off(model: str, endless: Answer, use: Any):
+    with ModelServer(lambda asked: endless) as server:
+        use(server.url)
+        failed = await failure(model)
+        assert (type(failed), failed.code) == (ModelTerminal, "too_long")
 
 
 async def test_without_a_key_nothing_is_sent(use: Any, monkeypatch: pytest.MonkeyPatch):
