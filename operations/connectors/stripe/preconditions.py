@@ -1,7 +1,6 @@
 """What a refund rests on: the shop says whose charge it is, Stripe what the charge can still give."""
 
 from collections import Counter
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -71,8 +70,8 @@ def facts_of(call: Call) -> Facts:
         fields.append(Field("refund_to", None, charge.card))
     return Facts(
         facts=(
-            Fact("order_charge", str(order.get("charge")), "shop", Guard("==", params.charge)),
-            Fact("order_status", str(order.get("status")), "shop"),
+            Fact("order_charge", order.charge, "shop", Guard("==", params.charge)),
+            Fact("order_status", order.status, "shop"),
             Fact("line_minor", line_minor, "shop", Guard(">=", amount)),
             Fact("captured_minor", charge.amount_captured, "payments"),
             Fact("refundable_minor", charge.amount_captured - refunded, "payments", Guard(">=", amount)),
@@ -85,10 +84,10 @@ def facts_of(call: Call) -> Facts:
     )
 
 
-def _line_minor(order: dict[str, Any], params: RefundParams) -> int:
-    for line in order.get("lines", ()):
-        if line.get("id") == params.line and isinstance(line.get("amount_minor"), int):
-            return int(line["amount_minor"])
+def _line_minor(order: reading.Order, params: RefundParams) -> int:
+    for line in order.lines:
+        if line.id == params.line:
+            return line.amount_minor
     raise CheckFailed("no_such_line", f"Order {params.order} has no line {params.line}.", retryable=False)
 
 

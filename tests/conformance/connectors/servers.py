@@ -66,7 +66,9 @@ class Scripted(_Server):
     def says(self, status: int, body: bytes = b"", **headers: str) -> None:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         lines = [f"HTTP/1.1 {status} Said", *(f"{name}: {value}" for name, value in named.items())]
-        self.parts = ["\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body]
+        self.parts = [
+            "\r\n".join([*lines, "Connection: close", f"Content-Length: {len(body)}", "", ""]).encode() + body
+        ]
 
 
 class _SmtpConnection(socketserver.StreamRequestHandler):

@@ -20,7 +20,7 @@ class Row:
     effects: int
     more: dict[str, Any] = field(default_factory=dict)
     timeout_seconds: float = 2.0
-    money_only: bool = False
+    door: str = ""  # at one door only
 
     def __str__(self) -> str:
         return "-".join([self.fault, *(str(value) for value in self.more.values())])
@@ -29,10 +29,11 @@ class Row:
 ROWS = [
     Row("ok", Verdict.APPLIED, 1),
     Row("slow", Verdict.APPLIED, 1, {"seconds": 0.2}),
-    Row("pending_then", Verdict.ACCEPTED, 1, {"seconds": 60}, money_only=True),
-    Row("reject", Verdict.REFUSED, 0, {"code": "charge_disputed"}, money_only=True),
-    Row("reject", Verdict.REFUSED, 0, {"code": "card_declined"}, money_only=True),
-    Row("reject", Verdict.BLOCKED, 0, {"code": "account_closed"}, money_only=True),
+    Row("pending_then", Verdict.ACCEPTED, 1, {"seconds": 60}, door="payments"),
+    Row("reject", Verdict.REFUSED, 0, {"code": "charge_disputed"}, door="payments"),
+    Row("reject", Verdict.REFUSED, 0, {"code": "card_declined"}, door="payments"),
+    Row("reject", Verdict.BLOCKED, 0, {"code": "account_closed"}, door="payments"),
+    Row("reject", Verdict.REFUSED, 0, {"code": "order_locked"}, door="shop"),
     Row("reject", Verdict.UNKNOWN, 0, {"code": "never_heard_of"}),
     Row("reject", Verdict.BLOCKED, 0, {"code": "not_permitted", "status": 403}),
     Row("auth_failed", Verdict.BLOCKED, 0),
@@ -43,13 +44,13 @@ ROWS = [
     Row("drop_before_commit", Verdict.UNKNOWN, 0),
     Row("commit_then_500", Verdict.UNKNOWN, 1),
     Row("empty_200", Verdict.CONTRADICTION, 0),
-    Row("wrong_amount", Verdict.CONTRADICTION, 1, money_only=True),
+    Row("wrong_amount", Verdict.CONTRADICTION, 1, door="payments"),
 ]
 CASES = [
     pytest.param(subject, row, id=f"{subject.name}-{row}")
     for subject in SUBJECTS
     for row in ROWS
-    if subject.is_http and (subject.is_money or not row.money_only)
+    if subject.is_http and row.door in ("", subject.door)
 ]
 
 
@@ -63,14 +64,6 @@ def test_an_answer_means_what_the_table_says(provider: Provider, subject: Subjec
         row.verdict in (Verdict.APPLIED, Verdict.ACCEPTED) or row.fault == "wrong_amount"
     )
     assert answer.code or answer.verdict == Verdict.APPLIED
-
-
-def test_the_shop_refuses_a_locked_order_for_good(provider: Provider, http_subject: Subject) -> None:
-    if http_subject.is_money:
-        pytest.skip("the shop's word")
-    call = http_subject.call(provider)
-    provider.fault("reject", code="order_locked", times=1)
-    assert http_subject.send(call).verdict == Verdict.REFUSED
 
 
 def test_a_rate_limit_says_how_long(provider: Provider, http_subject: Subject) -> None:
@@ -148,15 +141,14 @@ def test_a_wrong_key_is_blocked_everywhere(provider: Provider) -> None:
     assert subject.effects(provider, call) == []
 
 
+@pytest.mark.parametrize("shop_subject", SUBJECTS[1:3], ids=lambda subject: subject.name)
 def test_an_identity_that_the_shop_does_not_know_is_blocked(
-    provider: Provider, http_subject: Subject, monkeypatch
+    provider: Provider, shop_subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if http_subject.is_money:
-        pytest.skip("the payments check a key of their own")
-    call = http_subject.call(provider)
+    call = shop_subject.call(provider)
     monkeypatch.setattr("agentops.tenancy.identity.sign", lambda **_: "not.a.token")
-    assert http_subject.send(call).verdict == Verdict.BLOCKED
-    assert http_subject.connector.look_up(call).verdict == Verdict.BLOCKED
+    assert shop_subject.send(call).verdict == Verdict.BLOCKED
+    assert shop_subject.connector.look_up(call).verdict == Verdict.BLOCKED
 
 
 def _refund_of(call: Any, **changed: Any) -> bytes:

@@ -30,10 +30,12 @@ def test_what_took_effect_is_found_with_the_same_receipt(provider: Provider, sub
     assert (found.provider_ref, found.receipt) == (sent.provider_ref, sent.receipt)
 
 
-def test_a_known_reference_is_asked_first(provider: Provider, subject: Subject) -> None:
-    call = subject.call(provider)
-    known = replace(call, provider_ref=subject.send(call).provider_ref)
-    assert subject.connector.look_up(known).verdict == Verdict.APPLIED
+def test_a_known_reference_is_asked_first(provider: Provider, scripted: Scripted) -> None:
+    scripted.says(404, b'{"error": {"type": "invalid_request_error", "code": "resource_missing"}}')
+    call = REFUND.call(provider, base_url=scripted.url, provider_ref="re_known")
+    assert REFUND.connector.look_up(call).verdict == Verdict.UNKNOWN
+    asked = [taken.line.split()[1].partition("?")[0] for taken in scripted.taken]
+    assert asked == ["/v1/refunds/re_known", "/v1/refunds"]
 
 
 def test_within_the_lag_an_effect_is_absent_and_after_it_found(
@@ -81,14 +83,14 @@ def test_an_answer_that_nobody_expects_is_neither_absence_nor_effect(
     assert http_subject.connector.look_up(call).verdict in (Verdict.UNKNOWN, Verdict.CONTRADICTION)
 
 
-def test_two_effects_of_one_operation_are_a_contradiction(provider: Provider, http_subject: Subject) -> None:
-    if http_subject is CANCEL:
-        pytest.skip("there is one cancellation of an order")
-    call = http_subject.call(provider)
+@pytest.mark.parametrize("subject", [REFUND, NOTE], ids=lambda subject: subject.name)
+def test_two_effects_of_one_operation_are_a_contradiction(provider: Provider, subject: Subject) -> None:
+    call = subject.call(provider)
     provider.fault("no_key_support")
-    http_subject.send(call), http_subject.send(call)
-    assert len(http_subject.effects(provider, call)) == 2
-    found = http_subject.connector.look_up(call)
+    for _ in range(2):
+        subject.send(call)
+    assert len(subject.effects(provider, call)) == 2
+    found = subject.connector.look_up(call)
     assert (found.verdict, found.code) == (Verdict.CONTRADICTION, "two_effects")
 
 

@@ -8,6 +8,7 @@ import stripe
 
 from operations.connectors.base import Call, CheckFailed, Facts
 from operations.connectors.registry import ACTIONS, CONNECTORS
+from tests.conformance.connectors.servers import Scripted
 from tests.conformance.connectors.subjects import AMOUNT_MINOR, STRIPE_KEY, SUBJECTS, Provider, Subject
 
 REFUND, CANCEL, NOTE, MAIL = SUBJECTS
@@ -152,6 +153,25 @@ def test_a_shop_that_cannot_be_asked_can_be_asked_later(
     provider.fault(fault, door="shop")
     failed = _refused(subject, call)
     assert (failed.code, failed.retryable) == (code, True)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"amount_captured": null}'])
+def test_an_answer_that_cannot_be_read_is_no_fact(
+    provider: Provider, scripted: Scripted, settings, body: bytes
+) -> None:
+    scripted.says(200, body)
+    unreadable = REFUND.call(provider, base_url=scripted.url)
+    assert _refused(REFUND, unreadable).code == "payments_unreachable"
+    settings.AGENTOPS_SHOP_URL = scripted.url
+    assert _refused(REFUND, unreadable).code == "shop_unreadable"
+
+
+def test_a_shop_without_address_is_said_so(provider: Provider, settings) -> None:
+    call = REFUND.call(provider)
+    settings.AGENTOPS_SHOP_URL = ""
+    failed = _refused(REFUND, call)
+    assert (failed.code, failed.retryable) == ("shop_not_configured", False)
+    assert "AGENTOPS_SHOP_URL" in failed.detail
 
 
 def test_the_address_of_a_mail_is_the_shops(provider: Provider) -> None:
