@@ -95,6 +95,7 @@ AGENTOPS_PROVIDER_URL = text("AGENTOPS_PROVIDER_URL")
 AGENTOPS_PAYMENTS_URL = text("AGENTOPS_PAYMENTS_URL", AGENTOPS_PROVIDER_URL)
 AGENTOPS_SHOP_URL = text("AGENTOPS_SHOP_URL")
 AGENTOPS_MAIL_DIR = Path(text("AGENTOPS_MAIL_DIR", str(AGENTOPS_DATA / "mail")))
+DEFAULT_FROM_EMAIL = text("AGENTOPS_MAIL_FROM", "Customer support <support@agentops.example>")
 AGENTOPS_WORKER_TOKEN = text("AGENTOPS_WORKER_TOKEN") or secrets.token_hex(
     16
 )  # owner of this process's leases
@@ -147,7 +148,7 @@ INSTALLED_APPS = [
     "agentops.api",
     "agentops.streaming",
     "agentops.console.apps.ConsoleConfig",
-    "agentops.demo",
+    "agentops.demo.apps.DemoConfig",
     "agentops.console.apps.ConsoleAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",

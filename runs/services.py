@@ -22,7 +22,7 @@ from agentops.tenancy.principals import Principal
 from . import wakeups
 from .events import Event, append
 from .models import AgentRelease, AgentRun, Conversation, InboxMessage
-from .states import TERMINAL, RunStatus
+from .states import TERMINAL, BlockedOn, RunStatus
 
 
 @dataclass(frozen=True)
@@ -176,11 +176,11 @@ def wake(run_id: UUID, kind: str, body: dict[str, Any], *, dedupe_key: str | Non
 
 
 def approvals_left(run: AgentRun, still_open: bool) -> AgentRun:
-    """After an approval of the locked `run` has closed: without an open one it waits for a person no longer."""
-    if run.status == RunStatus.WAITING_FOR_APPROVAL and not still_open:
-        blocked_on = [kind for kind in run.blocked_on if kind != "approval"]
-        return swap(run, RunStatus.RUNNING, blocked_on=blocked_on)
-    return run
+    """After an approval of the locked `run` has closed: without an open one it waits for no person, only for its effect."""
+    if run.status != RunStatus.WAITING_FOR_APPROVAL or still_open:
+        return run
+    kinds = {kind for kind in run.blocked_on if kind != BlockedOn.APPROVAL} | {BlockedOn.OPERATION}
+    return swap(run, RunStatus.RUNNING, blocked_on=sorted(kinds))
 
 
 def begin_ending(run: AgentRun, ending: str, *, code: str, actor: Actor, reason: str) -> AgentRun:

@@ -42,6 +42,14 @@ class OrderLine(BaseModel):
     amount_minor: int
 
 
+class Shipment(BaseModel):
+    status: str
+    carrier: str | None = None
+    tracking: str | None = None
+    expected_at: str | None = None
+    delivered_at: str | None = None
+
+
 class Order(BaseModel):
     """What the shop says about an order, as far as the model needs it."""
 
@@ -51,7 +59,7 @@ class Order(BaseModel):
     amount_minor: int
     currency: str
     lines: list[OrderLine]
-    shipment: dict[str, Any] | None = None
+    shipment: Shipment | None = None
 
 
 class ChargedOrder(Order):

@@ -1,8 +1,31 @@
-"""The engine as a Django app."""
+"""The engine as a Django app: it imports the agents and says at the start which model cannot be called."""
+
+import os
+from importlib import import_module
+from typing import Any
 
 from django.apps import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, register
+
+from agentops import llm
+from agentops.telemetry.logs import configure
 
 
 class EngineConfig(AppConfig):
     name = "agentops.engine"
     label = "engine"
+
+    def ready(self) -> None:
+        configure(json=settings.AGENTOPS_LOG_JSON)
+        for module in settings.AGENTOPS_AGENTS:
+            import_module(module)
+        register(_model_can_be_called)
+
+
+def _model_can_be_called(**_: Any) -> list[CheckMessage]:
+    try:
+        llm.check_model(settings.AGENTOPS_MODEL, os.environ)
+    except llm.ModelUnavailable as error:
+        return [Error(error.message, id="engine.E001")]
+    return []

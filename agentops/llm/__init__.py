@@ -38,12 +38,12 @@ __all__ = [
 
 def warm_up(*models: str) -> None:
     """Load what these models need; blocks for seconds, so not on the event loop. No key is needed."""
-    from agentops.llm import clients, messages, wire  # noqa: F401
+    from agentops.llm import clients, messages, prices, wire  # noqa: F401
 
     messages.load()
+    prices.load()
     for model in models:
         clients.load(model)
-        worst_cost_microusd(model, 1, 1)
 
 
 def history(

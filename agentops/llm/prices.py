@@ -54,6 +54,13 @@ def parse_prices(text: str) -> dict[str, Price]:
     return prices
 
 
+def load() -> None:
+    """Read the published list now: it takes a third of a second, and the library asks for it too."""
+    from genai_prices.data_snapshot import get_snapshot
+
+    get_snapshot()
+
+
 def cost_microusd(
     model: str, tokens: Tokens, own: Mapping[str, Price], *, reported_name: str | None = None
 ) -> int:
@@ -82,7 +89,7 @@ def _at(price: Price, tokens: Tokens) -> int:
 
 
 def _published(provider: str, name: str, tokens: Tokens) -> int | None:
-    # Here and not above: the bundled list takes a third of a second to load, and offline nobody needs it.
+    # Here and not above: the web process asks for no prices and need not pay for loading the list.
     from genai_prices import Usage, calc_price
 
     usage = Usage(

@@ -71,28 +71,50 @@ def for_tenant(tenant_id: int) -> Key:
 
 def opened(key_id: UUID, row: DataKey | None = None) -> Key:
     """The key with that id, unwrapped; raises CannotUnseal where it was erased."""
-    with _lock:
-        if key_id in _cache:
-            _cache.move_to_end(key_id)
-            return _cache[key_id]
+    known = _known(key_id)
+    if known is not None:
+        return known
     row = row or DataKey.objects.get(pk=key_id)
-    if row.wrapped is None:
-        raise CannotUnseal(f"the key of {row.subject} was erased")
-    if row.wrapped_by is None:
-        wrapper_id = sealed.key_id(row.wrapped)
-        wrapping = next((key for key in master_keys() if key.id == wrapper_id), None)
-        if wrapping is None:
-            raise CannotUnseal(
-                "AGENTOPS_MASTER_KEYS has not got the key that this tenant's key is wrapped with"
-            )
+    parent = None
+    if row.wrapped_by is not None and _known(row.wrapped_by) is None:
+        parent = DataKey.objects.get(pk=row.wrapped_by).wrapped
+    return opened_with(key_id, row.wrapped, row.wrapped_by, parent)
+
+
+def opened_with(
+    key_id: UUID, wrapped: bytes | memoryview | None, wrapped_by: UUID | None, parent_wrapped: bytes | memoryview | None
+) -> Key:
+    """The same from columns that are at hand: a subject's wrapped key and, unless it is open already, its tenant's."""
+    known = _known(key_id)
+    if known is not None:
+        return known
+    if wrapped is None:
+        raise CannotUnseal("this key was erased")
+    if wrapped_by is None:
+        wrapping = _master(wrapped)
     else:
-        wrapping = opened(row.wrapped_by)
-    key = Key(key_id, sealed.unseal_bytes(wrapping, _place(key_id), row.wrapped))
+        wrapping = _known(wrapped_by) or opened_with(wrapped_by, parent_wrapped, None, None)
+    key = Key(key_id, sealed.unseal_bytes(wrapping, _place(key_id), wrapped))
     with _lock:
         _cache[key_id] = key
         while len(_cache) > _CACHE_SIZE:
             _cache.popitem(last=False)
     return key
+
+
+def _known(key_id: UUID) -> Key | None:
+    with _lock:
+        if key_id in _cache:
+            _cache.move_to_end(key_id)
+        return _cache.get(key_id)
+
+
+def _master(wrapped: bytes | memoryview) -> Key:
+    wrapper_id = sealed.key_id(wrapped)
+    found = next((key for key in master_keys() if key.id == wrapper_id), None)
+    if found is None:
+        raise CannotUnseal("AGENTOPS_MASTER_KEYS has not got the key that this tenant's key is wrapped with")
+    return found
 
 
 def forget() -> None:

@@ -118,6 +118,7 @@ class Call:
     credential: str
     timeout_seconds: float
     first_sent_at: datetime | None = None
+    succeeded: bool = False  # we hold its receipt: an effect that is gone now was undone
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,17 @@ class Connector(ABC):
     version: ClassVar[int]
     abilities: ClassVar[Abilities]
     actions: ClassVar[tuple[Action, ...]]
+
+    def abilities_at(self, base_url: str) -> Abilities:
+        """What it can do over that connection; recovery asks this one."""
+        return self.abilities
+
+    def enrich(self, call: Call) -> Mapping[str, Json]:
+        """The parameters as they will be approved, sealed and sent, with what the proposer is not asked for.
+
+        Called once, before the proposal is digested. Raises CheckFailed.
+        """
+        return call.params
 
     @abstractmethod
     def check(self, call: Call) -> Facts:

@@ -1,0 +1,260 @@
+"""Model turn, tool calls, model turn: how one action of the stepper is carried out and journaled."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from django.conf import settings
+
+from agentops import llm
+from agentops.kernel.redaction import mask, mask_text, printable
+from agentops.llm.turns import CallResult, TurnResult, TurnSettings
+from agentops.sdk.errors import InvalidArguments, JournalMismatch, Retryable, SdkError, error_result
+from agentops.sdk.tools import Tool
+from agentops.telemetry.logs import bound_contextvars, logger
+from runs.events import Event
+
+from .context import CallContext
+from .ledger import NewStep, RunLedger
+from .live import LeaseLost, LiveRun, Waiting
+from .stepper import AskModel, Call, calls_of, results_of, turn_key
+from .threads import ToolThreads
+
+log = logger(__name__)
+
+DELTA_SECONDS = 0.1
+MODEL_TRIES = 4
+TOOL_TRIES = 3
+SUMMARY_CHARS = 300
+
+
+class RunFailed(Exception):
+    """The run cannot go on; `code` says why, the sentence is masked."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code, self.detail = code, detail
+
+
+async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger) -> None:
+    """One turn: its text as it comes, then its message, its calls and its cost in one checkpoint."""
+    began = time.monotonic()
+    started_at = time.time()
+    for attempt in range(1, MODEL_TRIES + 1):
+        deltas = _Deltas(run, action.turn, attempt, ledger)
+        try:
+            result = await _turn(run, action, deltas)
+            break
+        except llm.ModelRetryable as error:
+            log.warning("model_retryable", attempt=attempt, code=error.code, error=error.message)
+            if attempt == MODEL_TRIES:
+                raise RunFailed(f"model_{error.code}"[:60], error.message) from error
+            await asyncio.sleep(error.retry_after_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25))
+        except llm.ModelError as error:
+            raise RunFailed(f"model_{error.code}"[:60], error.message) from error
+        finally:
+            await deltas.close()
+    await _journal_turn(run, action, ledger, result, attempt, started_at, time.monotonic() - began)
+
+
+async def _turn(run: LiveRun, action: AskModel, deltas: "_Deltas") -> TurnResult:
+    model = run.agent.model or settings.AGENTOPS_MODEL
+    turns = [(run.steps[turn_key(turn)]["response"], results_of(run.steps, turn)) for turn in range(1, action.turn)]
+    run.in_model = True
+    try:
+        return await llm.turn(
+            model,
+            instructions=run.agent.instructions,
+            history=llm.history(run.input, turns),
+            tools=run.agent.tools,
+            offline=run.agent.offline,
+            settings=TurnSettings(),
+            on_delta=deltas.add,
+        )
+    finally:
+        run.in_model = False
+
+
+async def _journal_turn(
+    run: LiveRun,
+    action: AskModel,
+    ledger: RunLedger,
+    result: TurnResult,
+    attempt: int,
+    started_at: float,
+    took_seconds: float,
+) -> None:
+    record = {
+        "response": result.response,
+        "text": result.text,
+        "calls": [{"name": call.name, "args": call.args} for call in result.calls],
+    }
+    step = NewStep(
+        action.key,
+        "model",
+        result.model,
+        record,
+        took_seconds=took_seconds,
+        model=result.model,
+        input_tokens=result.input_tokens,
+        output_tokens=result.output_tokens,
+        cost_microusd=result.cost_microusd,
+        counts=True,
+    )
+    message = Event(
+        "assistant.message",
+        {
+            "turn": action.turn,
+            "attempt": attempt,
+            "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started_at)),
+            "model": result.model,
+            "text": result.text,
+            "tokens": {"input": result.input_tokens, "output": result.output_tokens},
+            "cost_microusd": result.cost_microusd,
+            "calls": len(result.calls),
+        },
+    )
+    steps = {action.key: record}
+    events = [message]
+    for call in calls_of(steps, action.turn):
+        told = {"call_id": call.key, "tool": call.tool[:80]}
+        events.append(Event("tool.requested", told | {"arguments": _shown(call.arguments)}))
+        # The calls begin at once in this life, so that one commit tells both.
+        events.append(Event("tool.started", told | {"attempt": 1}))
+    await ledger.checkpoint(run, [step], events)
+
+
+def _shown(arguments: str) -> Any:
+    try:
+        return mask(json.loads(arguments or "{}"))
+    except ValueError:
+        return mask_text(printable(arguments, 500))
+
+
+class _Deltas:
+    """Gathers a turn's text for about 100 ms, then writes it as one event; what is left is in the message."""
+
+    def __init__(self, run: LiveRun, turn: int, attempt: int, ledger: RunLedger) -> None:
+        self._run, self._ledger = run, ledger
+        self._at = {"turn": turn, "attempt": attempt}
+        self._text = ""
+        self._offset = 0
+        self._written = time.monotonic()
+
+    async def add(self, text: str) -> None:
+        self._text += text
+        if time.monotonic() - self._written >= DELTA_SECONDS:
+            await self._write()
+
+    async def _write(self) -> None:
+        text, self._text = self._text, ""
+        event = Event("assistant.delta", {**self._at, "offset": self._offset, "text": text})
+        self._offset += len(text)
+        self._written = time.monotonic()
+        await self._ledger.checkpoint(self._run, events=[event])
+
+    async def close(self) -> None:
+        self._text = ""
+
+
+async def run_tools(run: LiveRun, calls: Sequence[Call], ledger: RunLedger, threads: ToolThreads) -> None:
+    """All due calls of a turn side by side; each is journaled as it settles, or says what it waits for."""
+    async with asyncio.TaskGroup() as group:
+        for call in calls:
+            group.create_task(_run_tool(run, call, ledger, threads))
+
+
+async def _run_tool(run: LiveRun, call: Call, ledger: RunLedger, threads: ToolThreads) -> None:
+    began = time.monotonic()
+    tool = run.agent.tool(call.tool)
+    with bound_contextvars(step=call.key):
+        try:
+            outcome = await _outcome(run, call, tool, ledger, threads)
+        except Waiting as waiting:
+            run.waits[call.key] = waiting.kinds
+            if waiting.until is not None:
+                run.timer = min(run.timer or waiting.until, waiting.until)
+            return
+    result, error = outcome
+    told: dict[str, Any] = {"call_id": call.key, "tool": call.tool[:80], "seconds": round(time.monotonic() - began, 3)}
+    if error is None:
+        event = Event("tool.completed", told | {"summary": _summary(result.result)})
+    else:
+        code, message = error
+        event = Event("tool.failed", told | {"code": code, "message": mask_text(printable(message, 500))})
+    step = NewStep(
+        call.key,
+        "tool",
+        call.tool,
+        {"ok": result.ok, "result": result.result},
+        took_seconds=time.monotonic() - began,
+        error_class=error[0][:80] if error else "",
+        counts=True,
+    )
+    await ledger.checkpoint(run, [step], [event])
+
+
+async def _outcome(
+    run: LiveRun, call: Call, tool: Tool | None, ledger: RunLedger, threads: ToolThreads
+) -> tuple[CallResult, tuple[str, str] | None]:
+    """What a call came to, and the error's code and words where it failed; the model is told either."""
+    if tool is None:
+        return _failed("unknown_tool", f"There is no tool {call.tool[:80]}.")
+    try:
+        arguments = tool.bind(call.arguments)
+    except InvalidArguments as error:
+        return _told(error)
+    if tool.effect == "undeclared":
+        if call.key in run.started:
+            return _failed("interrupted", "The call was interrupted; it may or may not have happened.")
+        await ledger.checkpoint(run, [NewStep(call.key, "tool", call.tool, None, status="started")])
+    for attempt in range(1, TOOL_TRIES + 1):
+        try:
+            result = await _call(run, call, tool, arguments, ledger, threads)
+            return CallResult(result), None
+        except Retryable as error:
+            if attempt == TOOL_TRIES:
+                return _told(error)
+            await asyncio.sleep(error.retry_after_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25))
+        except JournalMismatch as error:
+            raise RunFailed(error.code, error.message) from error
+        except SdkError as error:
+            return _told(error)
+        except TimeoutError:
+            return _failed("timeout", f"{tool.name} did not end within {tool.timeout_seconds:g} seconds.")
+        except LeaseLost:
+            raise
+        except Exception as error:
+            log.exception("tool_failed", tool=tool.name)
+            return _failed(type(error).__name__, "The tool failed. What it had done before is not known.")
+    raise AssertionError("unreachable")
+
+
+async def _call(
+    run: LiveRun, call: Call, tool: Tool, arguments: dict[str, Any], ledger: RunLedger, threads: ToolThreads
+) -> Any:
+    loop = asyncio.get_running_loop()
+
+    def write(steps: Sequence[NewStep], events: Sequence[Event]) -> None:
+        asyncio.run_coroutine_threadsafe(ledger.checkpoint(run, steps, events), loop).result()
+
+    context = CallContext(run, call.key, tool.proposes, run.signal, write)
+    run.busy_until = max(run.busy_until or 0.0, time.monotonic() + tool.timeout_seconds)
+    return await threads.run(
+        lambda: tool.dump(tool(context, **arguments)), limit_seconds=tool.timeout_seconds, name=f"tool {tool.name}"
+    )
+
+
+def _told(error: SdkError) -> tuple[CallResult, tuple[str, str]]:
+    return CallResult(error_result(error), ok=False), (error.code, error.message)
+
+
+def _failed(code: str, message: str) -> tuple[CallResult, tuple[str, str]]:
+    return CallResult({"error": {"code": code, "message": message}}, ok=False), (code, message)
+
+
+def _summary(result: Any) -> str:
+    return mask_text(printable(json.dumps(result, ensure_ascii=False), SUMMARY_CHARS))

@@ -1,0 +1,287 @@
+"""The only driver of runs: one per worker process, many runs on one event loop, PostgreSQL knows what is ready."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from agentops.audit.entries import SYSTEM
+from agentops.kernel.redaction import mask_text, printable
+from agentops.telemetry.logs import bound_contextvars, logger
+from operations.models import Operation
+from operations.reconcile import due
+from runs.events import Event
+
+from . import agent_loop, control
+from .agent_loop import RunFailed
+from .ledger import Ending, RunLedger, pool_of, soon
+from .live import LeaseLost, LiveRun
+from .settle import carry_on
+from .stepper import AskModel, End, Park, RunTools, advance
+from .threads import ToolThreads
+
+log = logger(__name__)
+
+RUNNABLE = 16  # runs of this process that use the processor at once; others are inside a model call
+POLL_SECONDS = 1.0
+HOUSE_SECONDS = 1.0
+CRASH_LIMIT = 5
+SLEEPER_POLL_SECONDS = 60.0
+STOP_PATIENCE_SECONDS = 10.0
+
+
+class Driver:
+    """`start` it once in a process; `ring`, `drain` and `stop` may be called from any thread, `drain` from a signal."""
+
+    def __init__(self, *, pool: str = "default", owner: str | None = None) -> None:
+        self.pool_name = pool
+        self.owner = owner or settings.AGENTOPS_WORKER_TOKEN
+        self.live: dict[UUID, LiveRun] = {}
+        self.draining = False
+        self._operations: dict[UUID, asyncio.Task[None]] = {}
+        self._patience = STOP_PATIENCE_SECONDS
+        self._ready = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # --- from other threads -----------------------------------------------------------------------------------------
+    def start(self) -> "Driver":
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="driver", daemon=True)
+        self._thread.start()
+        if not self._ready.wait(30):
+            raise RuntimeError("The driver did not reach PostgreSQL within 30 seconds; is DATABASE_URL right?")
+        return self
+
+    def ring(self) -> None:
+        with suppress(RuntimeError):  # the loop has been closed: nothing to wake
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    def drain(self) -> None:
+        """Take nothing new; runs hand their leases back at the next checkpoint."""
+        self.draining = True
+        if self._ready.is_set():
+            self.ring()
+
+    def stop(self, patience_seconds: float = STOP_PATIENCE_SECONDS) -> None:
+        """Drain, wait for what is being done, cancel the rest, hand every lease back, close the pool."""
+        self._patience = patience_seconds
+        self.drain()
+        if self._thread is not None:
+            self._thread.join(patience_seconds + 5)
+
+    # --- on the loop ------------------------------------------------------------------------------------------------
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self.threads = ToolThreads(settings.AGENTOPS_TOOL_THREADS)
+        self.operation_threads = ToolThreads(settings.AGENTOPS_TOOL_THREADS)
+        pool = pool_of(settings.AGENTOPS_DRIVER_CONNECTIONS)
+        await pool.open(wait=True, timeout=25)
+        self.ledger = RunLedger(pool, self.owner)
+        self._ready.set()
+        keepers = [asyncio.create_task(work) for work in (self._forever(self._house), self._forever(self._outside))]
+        log.info("driver_started", pool=self.pool_name)
+        try:
+            await self._pump()
+            await self._leave()
+        finally:
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+            await pool.close(timeout=2)
+            log.info("driver_stopped")
+
+    async def _pump(self) -> None:
+        while not self.draining:
+            self._wake.clear()
+            contended = False
+            in_model = sum(run.in_model for run in self.live.values())
+            want = min(RUNNABLE - (len(self.live) - in_model), settings.AGENTOPS_DRIVER_CAP - len(self.live))
+            if want > 0:
+                try:
+                    claimed = await self.ledger.claim(self.pool_name, want)
+                except Exception as error:  # PostgreSQL away: look again at the next poll
+                    log.warning("claim_failed", error=type(error).__name__)
+                    claimed = None
+                if claimed is not None:
+                    for run in claimed.runs:
+                        self.live[run.id] = run
+                        run.task = asyncio.create_task(self._drive(run))
+                    for tenant_id, run_id, agent in claimed.strangers:
+                        await self._stranger(tenant_id, run_id, agent)
+                    if claimed.runs or claimed.strangers:
+                        continue
+                    contended = claimed.contended
+            if contended and await self.ledger.waiting(self.pool_name):
+                await asyncio.sleep(soon())
+                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
+
+    async def _stranger(self, tenant_id: int, run_id: UUID, agent: str) -> None:
+        """A run of an agent that this release has not got: nobody here can carry it on."""
+        detail = f"This installation has no agent {agent}."
+        await self._in_thread(
+            lambda: control.fail_run(tenant_id, run_id, code="unknown_agent", detail=detail, actor=SYSTEM)
+        )
+
+    async def _drive(self, run: LiveRun) -> None:
+        with bound_contextvars(run_id=run.public_id, tenant=run.tenant, trace_id=run.trace_id):
+            try:
+                if run.crash_count >= CRASH_LIMIT:
+                    raise RunFailed(
+                        "worker_crash_loop", f"{run.crash_count} workers ended while they held it. Start it again."
+                    )
+                await self._advance(run)
+            except LeaseLost:
+                log.info("lease_lost", epoch=run.epoch)
+            except RunFailed as failed:
+                await self._fail(run, failed.code, failed.detail)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._hand_back(run))
+            except Exception as error:
+                log.exception("agent_loop_failed")
+                await self._fail(run, "agent_error", type(error).__name__)
+            finally:
+                run.signal.set()
+                self.live.pop(run.id, None)
+                self._wake.set()
+
+    async def _advance(self, run: LiveRun) -> None:
+        while True:
+            if self.draining:
+                return await self._hand_back(run)
+            action = advance(run.journal())
+            match action:
+                case AskModel():
+                    run.busy_until = time.monotonic() + 600
+                    await _unwrapped(agent_loop.ask_model(run, action, self.ledger))
+                case RunTools(calls):
+                    await _unwrapped(agent_loop.run_tools(run, calls, self.ledger, self.threads))
+                case Park(kinds):
+                    if await self._park(run, kinds):
+                        return None
+                case End(text, code, detail):
+                    if code:
+                        raise RunFailed(code, detail)
+                    return await self._complete(run, text)
+            run.busy_until = None
+
+    async def _park(self, run: LiveRun, kinds: frozenset[str]) -> bool:
+        limits = [seconds for seconds in (run.timer, _left(run)) if seconds is not None]
+        ready_in = min(limits, default=None)
+        parked = await self.ledger.park(run, kinds, max(0.0, ready_in) if ready_in is not None else None)
+        if not parked:  # something moved while the calls were made: ask them again
+            run.waits.clear()
+            run.timer = None
+        return parked
+
+    async def _complete(self, run: LiveRun, text: str) -> None:
+        await self.ledger.checkpoint(
+            run, events=[Event("run.completed", {})], ending=Ending("completed", {"text": text})
+        )
+
+    async def _fail(self, run: LiveRun, code: str, detail: str) -> None:
+        detail = mask_text(printable(detail, 400))
+        await self._in_thread(
+            lambda: control.fail_run(
+                run.tenant_id, run.id, code=code, detail=detail, actor=SYSTEM, owner=run.owner, epoch=run.epoch
+            )
+        )
+
+    async def _hand_back(self, run: LiveRun) -> None:
+        with suppress(Exception):  # else the lease runs out
+            await self.ledger.hand_back([run.id])
+
+    # --- once a second ----------------------------------------------------------------------------------------------
+    async def _forever(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await work()
+            except Exception as error:
+                log.warning("housekeeping_failed", work=work.__name__, error=type(error).__name__)
+            await asyncio.sleep(HOUSE_SECONDS)
+
+    async def _house(self) -> None:
+        """Stop what is no longer ours (cancelled, ended, taken over), renew what is."""
+        runs = list(self.live.values())
+        if not runs:
+            return
+        mine = await self.ledger.still_mine()
+        for run in runs:
+            if mine.get(run.id) != run.epoch and run.id in self.live and run.task is not None:
+                run.signal.set()
+                run.task.cancel()
+        await self.ledger.renew([run for run in runs if run.id in mine])
+
+    async def _outside(self) -> None:
+        """Operations that are due: approved ones to be sent, others to be looked up, whoever proposed them."""
+        if self.draining:
+            return
+        for operation_id in await self._in_thread(due):
+            if operation_id not in self._operations:
+                task = asyncio.create_task(self._carry_on(operation_id))
+                self._operations[operation_id] = task
+
+    async def _carry_on(self, operation_id: UUID) -> None:
+        try:
+            await self.operation_threads.run(
+                lambda: carry_on(Operation.objects.get(pk=operation_id), self.owner), name="operation"
+            )
+        except Exception:
+            log.exception("operation_failed", operation=str(operation_id))
+        finally:
+            self._operations.pop(operation_id, None)
+
+    async def _in_thread[T](self, work: Callable[[], T]) -> T:
+        return await self.operation_threads.run(work, name="service")
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+    async def _leave(self) -> None:
+        """Present checkpoints end, leases go back; model calls and requests under way get the patience."""
+        until = time.monotonic() + self._patience
+        while (self.live or self._operations) and time.monotonic() < until:
+            await asyncio.sleep(0.05)
+            for run in list(self.live.values()):
+                if run.in_model and run.task is not None and time.monotonic() > until - 0.2:
+                    run.task.cancel()
+        tasks = [run.task for run in self.live.values() if run.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=3)
+        with suppress(Exception):
+            await self.ledger.hand_back(list(self.live))
+
+
+def _left(run: LiveRun) -> float | None:
+    return None if run.deadline is None else run.deadline - time.monotonic()
+
+
+async def _unwrapped(work: Coroutine[Any, Any, None]) -> None:
+    """The first error of a group of calls, as itself."""
+    try:
+        await work
+    except BaseExceptionGroup as group:
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+
+
+_current: Driver | None = None
+
+
+def install(driver: Driver | None) -> Driver | None:
+    """Make `driver` the one that this process's doorbell wakes."""
+    global _current
+    _current = driver
+    return driver
+
+
+def current() -> Driver | None:
+    return _current

@@ -1,0 +1,309 @@
+"""The driver's side of the database: claim, checkpoint, park, renew and hand back over one asynchronous pool."""
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection as django_connection
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool
+
+from agentops.kernel import sealed
+from agentops.kernel.sealed import Key, Place
+from agentops.sdk import agents as sdk_agents
+from agentops.tenancy import vault
+from runs import leases, wakeups
+from runs.events import Event, seal
+from runs.services import input_place, result_place
+
+from .live import LeaseLost, LiveRun
+
+CLAIM_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class NewStep:
+    """A step to be journaled; `result` is JSON, `took_seconds` its duration."""
+
+    key: str
+    kind: str
+    name: str
+    result: Any
+    status: str = "completed"
+    input_digest: str = ""
+    error_class: str = ""
+    took_seconds: float = 0.0
+    model: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_microusd: int = 0
+    counts: bool = False  # whether it is one of the run's limited steps
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end that a checkpoint brings with it."""
+
+    status: str
+    result: Any = None
+    code: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    runs: list[LiveRun]
+    strangers: list[tuple[int, UUID, str]]  # claimed, but this worker has not got their agent: tenant, run, agent
+    contended: bool  # nothing came, but somebody else was just claiming: look again soon
+
+
+def step_place(run_id: UUID, key: str) -> Place:
+    return Place("runs_step", f"{run_id}/{key}", "result")
+
+
+def pool_of(size: int) -> AsyncConnectionPool[AsyncConnection[DictRow]]:
+    """An unopened pool on Django's own database; open it in the loop that uses it."""
+    params = django_connection.get_connection_params()
+    wanted = ("dbname", "user", "password", "host", "port", "options")
+    kwargs = {name: params[name] for name in wanted if params.get(name)}
+    kwargs |= {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row, "application_name": "agentops-driver"}
+    return AsyncConnectionPool(
+        kwargs=kwargs, min_size=min(2, size), max_size=size, open=False, check=AsyncConnectionPool.check_connection
+    )
+
+
+class RunLedger:
+    """Statements of `runs.leases` for one process, under its owner token."""
+
+    def __init__(self, pool: AsyncConnectionPool[AsyncConnection[DictRow]], owner: str) -> None:
+        self.pool = pool
+        self.owner = owner
+
+    async def claim(self, pool_name: str, want: int) -> Claimed:
+        """Take up to `want` runs: slots first, then, in the following statement, count and pick, then lease."""
+        want = min(want, CLAIM_AT_ONCE)
+        async with self.pool.connection() as conn, conn.transaction():
+            ready = await _all(conn, leases.READY_TENANTS, pool=pool_name)
+            if not ready:
+                return Claimed([], [], contended=False)
+            tenants = [row["tenant_id"] for row in ready]
+            slots = await _all(conn, leases.LOCK_SLOTS, tenants=tenants)
+            if not slots:
+                return Claimed([], [], contended=True)
+            mine = [row["tenant_id"] for row in slots]
+            share = max(1, -(-want // len(mine)))
+            picked = await _all(conn, leases.PICK, tenants=mine, pool=pool_name, share=share, want=want)
+            rows = [await self._take(conn, row) for row in picked]
+        return await self._load(rows)
+
+    async def _take(self, conn: AsyncConnection[DictRow], picked: DictRow) -> DictRow:
+        key = _key(picked)
+        if picked["started_at"] is None:
+            event = Event("run.started", {"worker": self.owner[:8]})
+        else:
+            why = "lease_lost" if picked["lease_owner"] else "wait" if picked["blocked_on"] else "hand_back"
+            event = Event("run.resumed", {"why": why, "worker": self.owner[:8]})
+        types, data = seal(picked["id"], key, [event])
+        row = await _one(
+            conn,
+            leases.TAKE,
+            run_id=picked["id"],
+            owner=self.owner,
+            lease_seconds=settings.AGENTOPS_LEASE_SECONDS,
+            event_types=types,
+            event_data=data,
+        )
+        assert row is not None  # locked by PICK in this transaction
+        return {**row, "key": key}
+
+    async def _load(self, rows: list[DictRow]) -> Claimed:
+        if not rows:
+            return Claimed([], [], contended=False)
+        ids = [row["id"] for row in rows]
+        async with self.pool.connection() as conn:
+            steps = await _all(
+                conn, "SELECT run_id, key, status, sealed_result FROM runs_step WHERE run_id = ANY(%(ids)s)", ids=ids
+            )
+            facts = await _all(
+                conn,
+                "SELECT r.id, t.slug, rel.digest, extract(epoch FROM r.deadline_at - agentops_now()) AS left_seconds"
+                " FROM runs_agentrun r JOIN tenancy_tenant t ON t.id = r.tenant_id"
+                " JOIN runs_agentrelease rel ON rel.id = r.release_id WHERE r.id = ANY(%(ids)s)",
+                ids=ids,
+            )
+        by_id = {row["id"]: row for row in facts}
+        runs, strangers = [], []
+        for row in rows:
+            wakeups.changed_now(row["id"])
+            agent = sdk_agents.agent(row["agent"])
+            if agent is None:
+                strangers.append((row["tenant_id"], row["id"], row["agent"]))
+                continue
+            own = [step for step in steps if step["run_id"] == row["id"]]
+            runs.append(_live(row, by_id[row["id"]], own, agent, self.owner))
+        return Claimed(runs, strangers, contended=False)
+
+    async def waiting(self, pool_name: str) -> bool:
+        async with self.pool.connection() as conn:
+            row = await _one(conn, leases.WAITING, pool=pool_name)
+        return bool(row and row["exists"])
+
+    async def checkpoint(
+        self,
+        run: LiveRun,
+        steps: Sequence[NewStep] = (),
+        events: Sequence[Event] = (),
+        ending: Ending | None = None,
+    ) -> None:
+        """Journal steps and events of a leased run in one commit; raises LeaseLost, and then nothing was written."""
+        types, data = seal(run.id, run.key, events)
+        cost = sum(step.cost_microusd for step in steps)
+        taken = sum(step.counts for step in steps)
+        sealed_result = None
+        if ending is not None and ending.result is not None:
+            sealed_result = sealed.seal_json(run.key, result_place(run.id), ending.result)
+        arguments = {
+            "run_id": run.id,
+            "owner": run.owner,
+            "epoch": run.epoch,
+            "lease_seconds": settings.AGENTOPS_LEASE_SECONDS,
+            "steps_taken": taken,
+            "cost_microusd": cost,
+            "end_status": ending.status if ending else None,
+            "sealed_result": sealed_result,
+            "error_code": ending.code if ending else None,
+            "error_detail": ending.detail if ending else None,
+            "event_types": types,
+            "event_data": data,
+            **_columns(run, steps),
+        }
+        async with self.pool.connection() as conn:
+            row = await _one(conn, leases.CHECKPOINT, **arguments)
+        if row is None:
+            raise LeaseLost(run.public_id)
+        run.spent_microusd, run.steps_taken = row["spent_microusd"], row["steps_taken"]
+        run.inbox_moved = row["inbox_seq"] != row["inbox_taken"]
+        for step in steps:
+            if step.status != "started":
+                run.steps[step.key] = step.result
+        if events:
+            wakeups.changed_now(run.id)
+
+    async def park(self, run: LiveRun, kinds: frozenset[str], ready_in_seconds: float | None) -> bool:
+        """Leave a run to what it waits for; False where a message came meanwhile, which is then taken."""
+        async with self.pool.connection() as conn:
+            ready = None
+            if ready_in_seconds is not None:
+                row = await _one(
+                    conn,
+                    "SELECT agentops_now() + make_interval(secs => %(seconds)s) AS at",
+                    seconds=ready_in_seconds,
+                )
+                ready = row["at"] if row else None
+            mine = {"run_id": run.id, "owner": run.owner, "epoch": run.epoch}
+            parked = await _one(conn, leases.PARK, ready_at=ready, blocked_on=sorted(kinds), **mine)
+            if parked is not None:
+                return True
+            if await _one(conn, leases.TAKE_INBOX, **mine) is None:
+                raise LeaseLost(run.public_id)
+            return False
+
+    async def renew(self, runs: Sequence[LiveRun]) -> None:
+        now = time.monotonic()
+        ids = [run.id for run in runs if run.busy_until is None or now < run.busy_until]
+        if ids:
+            async with self.pool.connection() as conn:
+                await conn.execute(
+                    leases.RENEW,
+                    {"owner": self.owner, "run_ids": ids, "lease_seconds": settings.AGENTOPS_LEASE_SECONDS},
+                )
+
+    async def still_mine(self) -> dict[UUID, int]:
+        async with self.pool.connection() as conn:
+            rows = await _all(conn, leases.STILL_MINE, owner=self.owner)
+        return {row["id"]: row["lease_epoch"] for row in rows}
+
+    async def hand_back(self, run_ids: Sequence[UUID]) -> None:
+        if run_ids:
+            async with self.pool.connection() as conn:
+                await conn.execute(leases.HAND_BACK, {"owner": self.owner, "run_ids": list(run_ids)})
+
+
+async def _all(conn: AsyncConnection[DictRow], statement: str, **arguments: Any) -> list[DictRow]:
+    cursor = await conn.execute(cast(Any, statement), arguments)
+    return await cursor.fetchall()
+
+
+async def _one(conn: AsyncConnection[DictRow], statement: str, **arguments: Any) -> DictRow | None:
+    cursor = await conn.execute(cast(Any, statement), arguments)
+    return await cursor.fetchone()
+
+
+def _key(picked: DictRow) -> Key:
+    """The data key of a picked run, from the columns that came with it: no query on the event loop."""
+    return vault.opened_with(picked["data_key_id"], picked["wrapped"], picked["wrapped_by"], picked["parent_wrapped"])
+
+
+def _live(row: DictRow, facts: DictRow, steps: list[DictRow], agent: Any, owner: str) -> LiveRun:
+    key = row["key"]
+    done = {
+        step["key"]: sealed.unseal_json(key, step_place(row["id"], step["key"]), step["sealed_result"])
+        for step in steps
+        if step["sealed_result"] is not None
+    }
+    left = facts["left_seconds"]
+    return LiveRun(
+        id=row["id"],
+        tenant_id=row["tenant_id"],
+        tenant=facts["slug"],
+        actor=row["actor"],
+        principal=row["principal"],
+        channel=row["channel"],
+        agent=agent,
+        release=facts["digest"],
+        trace_id=row["trace_id"],
+        key=key,
+        owner=owner,
+        epoch=row["lease_epoch"],
+        input=sealed.unseal_json(key, input_place(row["id"]), row["sealed_input"])["text"],
+        steps=done,
+        started={step["key"] for step in steps if step["status"] == "started"},
+        max_steps=row["max_steps"],
+        steps_taken=row["steps_taken"],
+        budget_microusd=row["budget_microusd"],
+        spent_microusd=row["spent_microusd"],
+        deadline=time.monotonic() + float(left) if left is not None else None,
+        crash_count=row["crash_count"],
+    )
+
+
+def _columns(run: LiveRun, steps: Sequence[NewStep]) -> dict[str, list[Any]]:
+    return {
+        "step_keys": [step.key for step in steps],
+        "step_kinds": [step.kind for step in steps],
+        "step_names": [step.name[:80] for step in steps],
+        "step_statuses": [step.status for step in steps],
+        "step_digests": [step.input_digest for step in steps],
+        "step_results": [
+            None
+            if step.status == "started"
+            else sealed.seal_json(run.key, step_place(run.id, step.key), step.result)
+            for step in steps
+        ],
+        "step_errors": [step.error_class for step in steps],
+        "step_seconds": [step.took_seconds for step in steps],
+        "step_models": [step.model for step in steps],
+        "step_inputs": [step.input_tokens for step in steps],
+        "step_outputs": [step.output_tokens for step in steps],
+        "step_costs": [step.cost_microusd for step in steps],
+    }
+
+
+def soon() -> float:
+    """A short random pause after contention."""
+    return random.uniform(0.002, 0.02)

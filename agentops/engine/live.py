@@ -1,0 +1,76 @@
+"""A run as the driver holds it: its lease, its journal, what it reported in this life."""
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from agentops.kernel.ids import show
+from agentops.kernel.sealed import Key
+from agentops.sdk.agents import Agent
+
+from .stepper import Journal
+
+
+class LeaseLost(Exception):
+    """Another process has the run, or it is being ended: write nothing more of it."""
+
+
+class Waiting(BaseException):  # not an Exception: a tool that catches everything must not swallow it
+    """The call waits for people, a provider or a timer; the tool is called again when that has moved."""
+
+    def __init__(self, *kinds: str, until: float | None = None) -> None:
+        super().__init__(*kinds)
+        self.kinds = frozenset(kinds)
+        self.until = until  # seconds from now, for a timer
+
+
+@dataclass
+class LiveRun:
+    """One leased run of this process."""
+
+    id: UUID
+    tenant_id: int
+    tenant: str
+    actor: str
+    principal: str
+    channel: str
+    agent: Agent
+    release: str
+    trace_id: str
+    key: Key
+    owner: str
+    epoch: int
+    input: str
+    steps: dict[str, Any]
+    started: set[str]  # keys that were begun in an earlier life and not finished
+    max_steps: int
+    steps_taken: int
+    budget_microusd: int
+    spent_microusd: int
+    deadline: float | None  # on this process's monotonic clock
+    crash_count: int
+    waits: dict[str, frozenset[str]] = field(default_factory=dict)
+    timer: float | None = None  # seconds until the earliest timer of its calls
+    inbox_moved: bool = False
+    in_model: bool = False
+    busy_until: float | None = None  # a hung step is not kept alive past its own limit
+    signal: threading.Event = field(default_factory=threading.Event)
+    task: "asyncio.Task[None] | None" = None
+
+    @property
+    def public_id(self) -> str:
+        return show("run", self.id)
+
+    def journal(self) -> Journal:
+        return Journal(
+            steps=self.steps,
+            waits=self.waits,
+            max_steps=self.max_steps,
+            steps_taken=self.steps_taken,
+            budget_microusd=self.budget_microusd,
+            spent_microusd=self.spent_microusd,
+            past_deadline=self.deadline is not None and time.monotonic() >= self.deadline,
+        )

@@ -1,0 +1,149 @@
+"""Bring one operation to its receipt: propose it where it is new, send it where it may go, else say what it waits for."""
+
+from dataclasses import replace
+from typing import Any, assert_never
+
+from django.db import transaction
+
+from agentops.audit.entries import Actor
+from agentops.kernel.clock import now
+from agentops.kernel.transitions import LostRace
+from agentops.sdk.errors import OperationRefused, Retryable, Terminal
+from agentops.sdk.values import Receipt
+from agentops.telemetry.logs import bind_contextvars
+from approvals.policy import evaluate
+from approvals.services import AUTHORITY, submit
+from operations import queries
+from operations.connectors.base import CheckFailed
+from operations.connectors.registry import CONNECTORS
+from operations.dispatch import Departure, call_of, commit_attempt, dispatch, loaded, send
+from operations.models import Operation
+from operations.moves import retried
+from operations.reconcile import reconcile
+from operations.services import Intended, intend, of_step, propose, read_facts, same_intent
+from operations.states import OperationStatus
+from runs.models import AgentRun
+from runs.services import lock
+
+from .live import LeaseLost, LiveRun, Waiting
+
+_S = OperationStatus
+
+
+def settle(
+    live: LiveRun, step: str, action: str, *, target: str, params: dict[str, Any], reference: str
+) -> Receipt:
+    """The receipt of the operation at `step`; raises Waiting while it is on its way, OperationRefused where it ended."""
+    run = AgentRun.objects.select_related("tenant").get(pk=live.id)
+    intended = intend(run, action, target=target, params=params, reference=reference)
+    operation = of_step(run, step)
+    if operation is None:
+        operation = _begin(live, run, step, intended)
+    else:
+        same_intent(operation, intended)
+    bind_contextvars(operation_id=operation.public_id)
+    return bring(operation, live.owner)
+
+
+def _begin(live: LiveRun, run: AgentRun, step: str, intended: Intended) -> Operation:
+    """Read the facts, ask policy, and record the intent; where policy allows it, its first attempt in the same commit."""
+    try:
+        intended = read_facts(intended)
+    except CheckFailed as failed:
+        if failed.retryable:
+            raise Retryable(failed.detail, code=failed.code) from failed
+        raise Terminal(failed.detail, code=failed.code) from failed
+    verdict = evaluate(
+        tenant_id=run.tenant_id,
+        tenant=run.tenant.slug,
+        actor=intended.actor,
+        agent=run.agent,
+        action=intended.action,
+        target=f"{intended.action.target_type}:{intended.target}",
+        reference=intended.reference,
+        amount_minor=intended.amount_minor,
+        currency=intended.currency,
+        facts=intended.facts,
+    )
+    actor = Actor(f"agent:{run.agent}", "worker", on_behalf_of=run.actor)
+    operation, departure = _record(live, step, intended, verdict, actor)
+    return operation if departure is None else send(departure)
+
+
+@retried
+def _record(
+    live: LiveRun, step: str, intended: Intended, verdict: Any, actor: Actor
+) -> tuple[Operation, Departure | None]:
+    run = lock(live.tenant_id, live.id)
+    if run.lease_owner != live.owner or run.lease_epoch != live.epoch or run.ending:
+        raise LeaseLost(live.public_id)
+    proposed = propose(run, step, intended, actor)
+    operation = proposed.operation
+    if not proposed.is_new:
+        return operation, None
+    submit(proposed.locked, verdict, intended.facts, actor)
+    if operation.status != _S.APPROVED or operation.dispatch_after is not None:
+        return operation, None
+    call = call_of(operation)
+    request = CONNECTORS[operation.connection.connector].build(call)
+    return operation, commit_attempt(proposed.locked, call, request, AUTHORITY, live.owner)
+
+
+def bring(operation: Operation, worker: str) -> Receipt:
+    """One arm per status: what the operation is brings its receipt, its end, or what it waits for."""
+    status = _S(operation.status)
+    match status:
+        case _S.SUCCEEDED:
+            return receipt_of(operation)
+        case _S.PENDING:
+            raise Waiting("approval")
+        case _S.APPROVED:
+            if _is_due(operation):
+                after = dispatch(operation.id, AUTHORITY, worker=worker)
+                if after.status != _S.APPROVED:
+                    return bring(after, worker)
+            raise Waiting("operation")
+        case _S.EXECUTING | _S.UNKNOWN | _S.ESCALATED:
+            raise Waiting("operation")
+        case _S.FAILED | _S.REJECTED | _S.CANCELLED | _S.EXPIRED:
+            raise OperationRefused(operation.public_id, status.value, operation.error_code, _why(operation))
+        case _:
+            assert_never(status)
+
+
+def _is_due(operation: Operation) -> bool:
+    at = now()
+    return all(moment is None or moment <= at for moment in (operation.dispatch_after, operation.next_attempt_at))
+
+
+def _why(operation: Operation) -> str:
+    """The end in words that an agent can pass on; nobody's silence is told as a refusal."""
+    match operation.status:
+        case _S.EXPIRED:
+            return "Nobody decided in time. This is not a refusal; it may be asked again."
+        case _S.CANCELLED:
+            return "It was cancelled before anything was sent."
+    return operation.error_detail or operation.error_code.replace("_", " ")
+
+
+def receipt_of(operation: Operation) -> Receipt:
+    proof = queries.receipt(operation) or {}
+    return Receipt(
+        operation_id=operation.public_id,
+        action=operation.action,
+        target=operation.target_text,
+        status=operation.status,
+        provider_ref=operation.provider_ref or None,
+        amount_minor=operation.amount_minor,
+        currency=operation.currency or None,
+        detail={name: value for name, value in proof.items() if name != "provider_ref"},
+    )
+
+
+def carry_on(operation: Operation, worker: str) -> Operation:
+    """What a machine does with a due operation, whether or not any worker of its run lives."""
+    if operation.status == _S.APPROVED:
+        return dispatch(operation.id, AUTHORITY, worker=worker)
+    return reconcile(operation.id)
+
+

@@ -1,0 +1,54 @@
+"""Celery rings: the doorbell that wakes this process's driver, and what beat asks for from time to time."""
+
+from celery import shared_task
+from django.db import connection
+
+from agentops.telemetry.logs import logger
+from approvals.services import expire_due
+from runs.wakeups import ring
+
+from . import driver
+from .control import end_overdue
+
+log = logger(__name__)
+
+
+@shared_task(ignore_result=True)
+def advance(pool: str) -> int:
+    """Wake the driver of this process; PostgreSQL alone knows what is ready. Returns how many runs it holds."""
+    present = driver.current()
+    if present is None or present.pool_name != pool:
+        return 0
+    present.ring()
+    return len(present.live)
+
+
+@shared_task(ignore_result=True)
+def sweep() -> int:
+    """Ring for runs that have been ready for a while and that nobody has claimed, and say so: an alarm, not the path."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT pool FROM runs_agentrun WHERE ready_at < (SELECT agentops_now()) - interval '10 seconds'"
+            " AND (lease_owner IS NULL OR lease_expires_at < (SELECT agentops_now())) AND paused_at IS NULL"
+        )
+        pools = [pool for (pool,) in cursor.fetchall()]
+    for pool in pools:
+        log.warning("runs_nobody_claims", pool=pool)
+        ring(pool)
+    return end_overdue()
+
+
+@shared_task(ignore_result=True)
+def expire_approvals() -> int:
+    """Close approvals that nobody decided in time."""
+    return expire_due()
+
+
+@shared_task(ignore_result=True)
+def open_partitions() -> int:
+    """Keep the partitions of this and the next two months open."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT agentops_open_partitions(2)")
+        return int(cursor.fetchone()[0])
+
+

@@ -1,0 +1,1 @@
+"""Mail in our own words to a customer whose address the shop keeps."""

@@ -1,0 +1,1 @@
+"""Refunds at Stripe, through its official SDK."""

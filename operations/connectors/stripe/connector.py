@@ -1,0 +1,165 @@
+"""Refunds at Stripe: what they rest on, the pinned request, the look-up by reference or by metadata."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+
+from operations.connectors.base import (
+    Abilities,
+    Answer,
+    Call,
+    CheckFailed,
+    Connector,
+    Fact,
+    Facts,
+    Field,
+    Guard,
+    Request,
+)
+from operations.connectors.shop import reading
+from operations.connectors.wire import Lost, NotSent
+from operations.states import Verdict
+
+from .answers import answer_of
+from .refunds import REFUND, RefundParams, counts, evidence, is_ours
+
+
+class StripeConnector(Connector):
+    name = "stripe"
+    version = 1
+    abilities = Abilities(
+        honours_idempotency_keys=True,
+        key_lifetime_seconds=24 * 3600,
+        replays_errors=True,
+        refuses_changed_body=True,
+        can_look_up=True,
+        look_up_lag_seconds=settings.AGENTOPS_LOOKUP_LAG_SECONDS,
+        can_list=True,
+    )
+    actions = (REFUND,)
+
+    def check(self, call: Call) -> Facts:
+        params = RefundParams.model_validate(call.params)
+        if params.order != call.target:
+            raise CheckFailed("other_order", "The parameters speak of another order.", retryable=False)
+        order = reading.order(call, params.order)
+        line_minor = _line_minor(order, params)
+        charge, refunds = _charge(call, params)
+        captured, refunded = charge["amount_captured"], charge["amount_refunded"]
+        card = (charge.get("payment_method_details") or {}).get("card") or {}
+        theirs: Counter[str] = Counter()
+        for refund in filter(counts, refunds):
+            theirs[(refund.get("metadata") or {}).get("operation_id") or ""] += refund["amount"]
+        fields = [Field("refunded", refunded, refunded + params.amount_minor, "money")]
+        if card:
+            fields.append(Field("refund_to", None, f"{card.get('brand')} {card.get('last4')}"))
+        return Facts(
+            facts=(
+                Fact("order_charge", str(order.get("charge")), "shop", Guard("==", params.charge)),
+                Fact("order_status", str(order.get("status")), "shop"),
+                Fact("line_minor", line_minor, "shop", Guard(">=", params.amount_minor)),
+                Fact("captured_minor", captured, "payments"),
+                Fact("refundable_minor", captured - refunded, "payments", Guard(">=", params.amount_minor)),
+                Fact("charge_currency", charge["currency"].upper(), "payments", Guard("==", params.currency)),
+                Fact("charge_status", _charge_status(charge), "payments", Guard("==", "captured")),
+            ),
+            fields=fields,
+            capacity_minor=captured,
+            theirs=theirs,
+        )
+
+    def build(self, call: Call) -> Request:
+        from . import account
+
+        return account.draft_refund(call)
+
+    def send(self, call: Call, request: Request, before_first_byte: Callable[[], None]) -> Answer:
+        from . import account
+
+        try:
+            return answer_of(call, account.send_refund(call, request, before_first_byte))
+        except account.RequestChanged:
+            return Answer(Verdict.NOT_SENT, code="request_changed", detail="The SDK now makes other bytes.")
+        except NotSent as error:
+            return Answer(Verdict.NOT_SENT, code="unreachable", detail=str(error))
+        except Lost as error:
+            return Answer(Verdict.UNKNOWN, code="no_answer", detail=str(error))
+
+    def look_up(self, call: Call) -> Answer:
+        from . import account
+
+        params = RefundParams.model_validate(call.params)
+        try:
+            if call.provider_ref and (found := _by_reference(call)):
+                return evidence(call, found)
+            ours = [refund for refund in account.refunds_of(call, params.charge) if is_ours(call, refund)]
+        except account.Unreadable as error:
+            return _unreadable(error.status, error.code, str(error))
+        living = [refund for refund in ours if counts(refund)]
+        if len(living) > 1:
+            return Answer(
+                Verdict.CONTRADICTION,
+                code="two_effects",
+                detail="Several refunds carry this operation: "
+                + ", ".join(refund["id"] for refund in living),
+            )
+        if not ours:
+            return Answer(Verdict.ABSENT, detail="No refund of the charge carries this operation.")
+        return evidence(call, (living or ours)[0])
+
+
+def _by_reference(call: Call) -> dict[str, Any] | None:
+    """The refund of the reference we hold; None where it is not to be seen, or is another operation's."""
+    from . import account
+
+    try:
+        found = account.read_refund(call, call.provider_ref)
+    except account.Unreadable as error:
+        if error.status == 404:
+            return None
+        raise
+    return found if is_ours(call, found) else None
+
+
+def _charge(call: Call, params: RefundParams) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    from . import account
+
+    try:
+        return account.read_charge(call, params.charge), account.refunds_of(call, params.charge)
+    except account.Unreadable as error:
+        match error.status:
+            case 404:
+                detail = f"The payment provider knows no charge {params.charge}."
+                raise CheckFailed("no_such_charge", detail, retryable=False) from error
+            case 401 | 403:
+                detail = "The payment provider refuses our credential."
+                raise CheckFailed("credential_refused", detail, retryable=True) from error
+            case _:
+                detail = "The payment provider cannot be read now."
+                raise CheckFailed("payments_unreachable", detail, retryable=True) from error
+
+
+def _line_minor(order: dict[str, Any], params: RefundParams) -> int:
+    for line in order.get("lines", ()):
+        if line.get("id") == params.line and isinstance(line.get("amount_minor"), int):
+            return int(line["amount_minor"])
+    raise CheckFailed("no_such_line", f"Order {params.order} has no line {params.line}.", retryable=False)
+
+
+def _charge_status(charge: dict[str, Any]) -> str:
+    if charge.get("disputed"):
+        return "disputed"
+    if charge.get("status") == "succeeded":
+        return "captured" if charge.get("captured") and charge.get("paid") else "uncaptured"
+    return str(charge.get("status"))
+
+
+def _unreadable(status: int | None, code: str, message: str) -> Answer:
+    if status in (401, 403):
+        return Answer(Verdict.BLOCKED, code=code or "credential_refused", detail=message)
+    if status is None or status == 429 or status >= 500:
+        return Answer(Verdict.UNREACHABLE, code=code or f"http_{status}", detail=message)
+    # A charge that this account does not know proves nothing: the credential may be another account's by now.
+    return Answer(Verdict.UNKNOWN, code=code or f"http_{status}", detail=message)
