@@ -11,6 +11,16 @@ _QUOTED = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')  # a Str
 _KEY = re.compile(r"[\x20-\x7e]{1,255}")
 _RULE = "It is 1 to 255 characters of printable ASCII, bare or as a quoted String (RFC 9651)."
 
+PARAMETER = {
+    "in": "header",
+    "name": HEADER,
+    "required": True,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    "description": "Your name for this request, new for each new one. The same key with another body answers 422; while"
+    " the first request is in flight, 409.",
+    "example": "3d2f7c10-9e0b-4a8e-b0c5-5a6f0f1f7d11",
+}
+
 
 def key_of(request: HttpRequest) -> str:
     """The key of `request`; a quoted one and a bare one of the same characters are the same key."""

@@ -75,8 +75,8 @@ def _ending(row: AgentRun) -> dict[str, Any]:
     return {"cancelling" if row.ending == "cancelled" else "failing": True}
 
 
-def _error(code: str, detail: str) -> shapes.ErrorOf | None:
-    return shapes.ErrorOf(code=code, detail=detail) if code else None
+def _error(code: str, detail: str) -> shapes.Error | None:
+    return shapes.Error(code=code, detail=detail) if code else None
 
 
 def approvals_of(row: AgentRun) -> QuerySet[Approval]:
@@ -104,8 +104,8 @@ def approval(row: Approval) -> shapes.Approval:
     )
 
 
-def _decision(row: Decision) -> shapes.DecisionOf:
-    return shapes.DecisionOf(
+def _decision(row: Decision) -> shapes.Decision:
+    return shapes.Decision(
         reviewer=row.reviewer.username,
         verdict=row.verdict,
         reason=approvals.reason(row),

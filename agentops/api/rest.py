@@ -9,6 +9,16 @@ from ninja.renderers import JSONRenderer
 from . import approvals, operations, runs
 from .body import JsonParser
 
+INTRODUCTION = """\
+Operate AI agents that change real things: start a run, follow its events, let people decide what policy asks them to,
+read the receipt of every effect.
+
+Every request carries `Authorization: Bearer <token>`. Bodies are JSON in UTF-8, at most 256 KiB, with nothing beside
+the declared fields; times are RFC 3339 in UTC; money is in minor units beside an ISO 4217 currency. Ids of another
+tenant answer 404. Whatever goes wrong is problem+json (RFC 9457): branch on `code`, quote `request_id`. Answers carry
+`RateLimit` and `RateLimit-Policy`; `X-Request-ID` and `traceparent` are taken in and passed on.
+"""
+
 
 class Readable(JSONRenderer):
     """JSON whose words stand in their own script."""
@@ -24,6 +34,7 @@ class Rest(NinjaAPI):
 api = Rest(
     title="AgentOps",
     version="1",
+    description=INTRODUCTION,
     urls_namespace="v1",
     openapi_url=None,  # served by docs.py, with the problems of every route
     docs_url=None,

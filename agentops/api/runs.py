@@ -17,6 +17,7 @@ from runs.services import Start, actor_of, start_run
 
 from . import mapping, shapes
 from .door import BearerToken, caller
+from .idempotency_key import PARAMETER as IDEMPOTENCY_KEY
 from .idempotency_key import key_of
 
 ROUTE = "POST /v1/runs"
@@ -31,6 +32,7 @@ router = Router(tags=["Runs"])
     response={201: shapes.Started, 200: shapes.Started},
     operation_id="startRun",
     summary="Start a run",
+    openapi_extra={"parameters": [IDEMPOTENCY_KEY]},
 )
 def start(request: HttpRequest, asked: shapes.StartRun) -> HttpResponse:
     """Stores the run and answers at once; a worker advances it. The same key with the same body gets the same answer

@@ -45,6 +45,15 @@ def _one_of(values: Sequence[str]) -> Any:
     return Field(json_schema_extra={"enum": list(values)})
 
 
+def _drop_default(schema: dict[str, Any]) -> None:
+    schema.pop("default", None)
+
+
+def _optional(description: str) -> Any:
+    """A field that is left out where it does not apply; its Python default is never sent."""
+    return Field(description=description, json_schema_extra=_drop_default)
+
+
 RunStatusText = Annotated[str, _one_of(RunStatus.values)]
 
 # --- Requests ---------------------------------------------------------------------------------------------------
@@ -141,7 +150,7 @@ class Started(BaseModel):
     status_url: str
 
 
-class ErrorOf(BaseModel):
+class Error(BaseModel):
     """Why a run or an operation ended without success: a stable code, and words for people."""
 
     code: str
@@ -152,7 +161,7 @@ class Result(BaseModel):
     """The agent's answer."""
 
     text: str
-    data: Any = None
+    data: Annotated[Any, _optional("What the agent gave beside its words.")] = None
 
 
 class ProposalField(BaseModel):
@@ -175,7 +184,7 @@ class ProposalWarning(BaseModel):
 
     code: str
     text: str
-    operation_id: str = ""
+    operation_id: Annotated[str, _optional("The operation that it speaks of.")] = ""
 
 
 class Proposal(BaseModel):
@@ -184,14 +193,14 @@ class Proposal(BaseModel):
     action: str
     target: str
     fields: list[ProposalField]
-    amount_minor: int = 0
-    currency: str = ""
+    amount_minor: Annotated[int, _optional("In minor units of `currency`.")] = 0
+    currency: Annotated[str, _optional("ISO 4217.")] = ""
     reasons: list[ProposalReason]
     warnings: list[ProposalWarning]
     risk: Annotated[str, _one_of(Risk.values)]
 
 
-class DecisionOf(BaseModel):
+class Decision(BaseModel):
     """One person's answer."""
 
     reviewer: str
@@ -213,7 +222,7 @@ class Approval(BaseModel):
     proposal: Proposal
     proposal_digest: str
     required: Annotated[int, Field(description="How many people must approve.")]
-    decisions: list[DecisionOf]
+    decisions: list[Decision]
     expires_at: datetime | None
 
 
@@ -234,15 +243,15 @@ class Operation(BaseModel):
     action: str
     target: str
     status: Annotated[str, _one_of(OperationStatus.values)]
-    amount_minor: int = 0
-    currency: str = ""
+    amount_minor: Annotated[int, _optional("In minor units of `currency`.")] = 0
+    currency: Annotated[str, _optional("ISO 4217.")] = ""
     provider: str
     provider_ref: str | None
     receipt: Annotated[
         dict[str, Any] | None,
         Field(description="The provider's proof. Null until there is one, and without `operations:read`."),
     ]
-    error: ErrorOf | None
+    error: Error | None
     attempts: Annotated[int, Field(description="Requests on the wire so far.")]
     key_expires_at: Annotated[
         datetime | None, Field(description="After it this generation is never sent again.")
@@ -259,8 +268,8 @@ class Run(BaseModel):
     run_id: str
     agent: str
     status: RunStatusText
-    cancelling: Annotated[bool, Field(description="Being cancelled: an effect is still open.")] = False
-    failing: Annotated[bool, Field(description="Being ended as failed: an effect is still open.")] = False
+    cancelling: Annotated[bool, _optional("True while it is being cancelled and an effect is open.")] = False
+    failing: Annotated[bool, _optional("True while it is being ended as failed and an effect is open.")] = False
     blocked_on: list[str]
     actor: str
     conversation_id: str | None
@@ -272,13 +281,13 @@ class Run(BaseModel):
     cost_microusd: Annotated[int, Field(description="In millionths of a US dollar.")]
     budget_cents: Annotated[int, Field(description="In hundredths of a US dollar.")]
     result: Result | None
-    error: ErrorOf | None
+    error: Error | None
     pending_approvals: Annotated[
         list[Approval], Field(description="Open questions to people. Empty without `approvals:read`.")
     ]
     operations: list[Operation]
     last_event_seq: int
-    retry_of: str = ""
+    retry_of: Annotated[str, _optional("The run whose work this one carries on.")] = ""
     trace_id: str
     events_url: str
     status_url: str
@@ -291,7 +300,7 @@ class Effect(BaseModel):
     action: str
     target: str
     outcome: Annotated[str, _one_of(["not_sent", "settled", "unknown", "cannot_be_stopped"])]
-    provider_ref: str = ""
+    provider_ref: Annotated[str, _optional("The provider's reference, where there is one.")] = ""
 
 
 class Cancelled(BaseModel):
@@ -301,20 +310,20 @@ class Cancelled(BaseModel):
 
     run_id: str
     status: RunStatusText
-    cancelling: bool = False
+    cancelling: Annotated[bool, _optional("True while an effect is open.")] = False
     requested_by: str
     reason: str
     effects: list[Effect]
 
 
-class FaultOf(BaseModel):
+class Fault(BaseModel):
     """One invalid place of a request."""
 
     pointer: Annotated[str, Field(description="A JSON pointer (RFC 6901) into the body.")]
     detail: str
 
 
-class ProblemOf(BaseModel):
+class Problem(BaseModel):
     """RFC 9457 problem details; further members depend on `code`."""
 
     type: str
@@ -324,4 +333,4 @@ class ProblemOf(BaseModel):
     instance: str
     code: Annotated[str, Field(description="Stable; the one to branch on.")]
     request_id: str
-    errors: list[FaultOf] = []
+    errors: Annotated[list[Fault], _optional("Each invalid place, where the request is not valid.")] = []
