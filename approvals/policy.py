@@ -125,7 +125,9 @@ def _same_target(tenant_id: int, action: Action, target: str, but: Operation | N
     kind, _, name = target.partition(":")
     others = Operation.objects.filter(
         tenant_id=tenant_id, action=action.name, target_type=kind, target_name=name
-    ).exclude(pk=but.pk if but else None)
+    )
+    if but is not None:
+        others = others.exclude(pk=but.pk)
     live = others.exclude(status__in=FINAL)
     done = others.filter(
         status=OperationStatus.SUCCEEDED, created_at__gt=now() - timedelta(days=SAME_TARGET_DAYS)

@@ -458,7 +458,7 @@ def _recheck(operation: Operation, facts: Facts) -> Standing:
         return Standing(OperationStatus.REJECTED, verdict.rule, (verdict.sentences or {}).get("en", ""))
     ask_again = partial(_ask_again, verdict=verdict, facts=facts)
     broken = facts.broken_guards()
-    if operation.authority_kind != "approval":
+    if operation.authority_kind != "approval" or operation.authority_id is None:
         if broken:
             return Standing(OperationStatus.PENDING, f"guard_broken:{broken[0].name}"[:60], "", ask_again)
         if verdict.outcome == Outcome.REQUIRE_APPROVAL:
@@ -509,7 +509,7 @@ def _security(operation: Operation, verb: str) -> None:
 
 def _spend(operation: Operation) -> None:
     """Mark the approval as used by this operation, once; further tries of the same operation do not use it again."""
-    if operation.authority_kind != "approval":
+    if operation.authority_kind != "approval" or operation.authority_id is None:
         return
     Approval.objects.filter(pk=operation.authority_id, consumed_at__isnull=True).update(
         consumed_at=Now(), consumed_by=operation.id

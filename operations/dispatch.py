@@ -89,6 +89,7 @@ def call_of(operation: Operation) -> Call:
         credential=credential(operation.connection),
         timeout_seconds=settings.AGENTOPS_SEND_SECONDS,
         first_sent_at=_first_sent_at(operation),
+        succeeded=operation.status == OperationStatus.SUCCEEDED,
     )
 
 
@@ -174,12 +175,12 @@ def commit_attempt(
 ) -> Departure:
     """Write the attempt of a locked, approved operation: from here on it may be on its way."""
     operation = locked.operation
-    connector = CONNECTORS[operation.connection.connector]
+    abilities = CONNECTORS[operation.connection.connector].abilities_at(operation.connection.base_url)
     request = _pinned(operation) or request
     number = operation.attempts + 1
     at = now()
     send_by = at + timedelta(seconds=SEND_WITHIN_SECONDS)
-    flight = settings.AGENTOPS_SEND_SECONDS + connector.abilities.look_up_lag_seconds
+    flight = settings.AGENTOPS_SEND_SECONDS + abilities.look_up_lag_seconds
     quiet_at = send_by + timedelta(seconds=flight)
     Attempt.objects.create(
         operation_id=operation.id,
@@ -200,7 +201,7 @@ def commit_attempt(
         quiet_at=quiet_at,
     )
     authority.spend(operation)
-    lifetime = connector.abilities.key_lifetime_seconds
+    lifetime = abilities.key_lifetime_seconds
     expires = operation.key_expires_at or (at + timedelta(seconds=lifetime) if lifetime else None)
     lease_end = send_by + timedelta(seconds=settings.AGENTOPS_SEND_SECONDS + LEASE_MARGIN_SECONDS)
     move(

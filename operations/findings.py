@@ -14,7 +14,7 @@ from agentops.kernel.sealed import Place
 from agentops.tenancy import vault
 from runs.events import Event, append
 
-from .connectors.base import Answer
+from .connectors.base import Abilities, Answer
 from .connectors.registry import CONNECTORS
 from .incidents import close_incident, open_incident
 from .models import Finding, Operation
@@ -196,6 +196,7 @@ def _refused(locked: Locked, evidence: Evidence) -> None:
 
 
 def _fail(locked: Locked, answer: Answer, code: str) -> None:
+    reference = answer.provider_ref or locked.operation.provider_ref
     move(
         locked,
         _S.FAILED,
@@ -203,7 +204,7 @@ def _fail(locked: Locked, answer: Answer, code: str) -> None:
         error_code=code[:60],
         error_detail=answer.detail,
         in_doubt=False,
-        **({"provider_ref": answer.provider_ref} if answer.provider_ref else {}),
+        provider_ref=reference,
     )
 
 
@@ -248,8 +249,8 @@ def _not_sent(locked: Locked, answer: Answer) -> None:
 def _doubt(locked: Locked, answer: Answer) -> None:
     """No answer that says anything: unknown, and the next thing is a look-up."""
     operation = locked.operation
-    connector = CONNECTORS[operation.connection.connector]
-    if not connector.abilities.can_look_up:
+    abilities = _abilities(operation)
+    if not abilities.can_look_up:
         _escalate(locked, answer, "cannot_be_looked_up")
         return
     changes: dict[str, Any] = {
@@ -261,7 +262,7 @@ def _doubt(locked: Locked, answer: Answer) -> None:
         "error_detail": mask_text(answer.detail)[:500],
     }
     if answer.verdict == Verdict.BUSY:  # it counts as an attempt in flight
-        changes["quiet_at"] = _later(15.0 + connector.abilities.look_up_lag_seconds)
+        changes["quiet_at"] = _later(15.0 + abilities.look_up_lag_seconds)
     if operation.status == _S.EXECUTING:
         move(locked, _S.UNKNOWN, reason=answer.code or "no_answer", **changes)
     elif _inconclusive_look_ups(operation) >= MAX_LOOK_UPS:
@@ -299,7 +300,6 @@ def _absent(locked: Locked) -> None:
         _look_later(operation)
         return
     last = _last_answer(operation)
-    connector = CONNECTORS[operation.connection.connector]
     said = Answer(Verdict(last.verdict) if last else Verdict.UNKNOWN, code=last.code if last else "no_answer")
     if operation.attempts >= MAX_TRIES:
         _escalate(locked, said, "too_many_tries")
@@ -309,7 +309,7 @@ def _absent(locked: Locked) -> None:
         _escalate(locked, said, "contradiction")
     elif said.verdict == Verdict.SPENT or not _key_lives(operation, at):
         _next_generation(locked)
-    elif connector.abilities.honours_idempotency_keys:
+    elif _abilities(operation).honours_idempotency_keys:
         _send_again(locked, "absent_key_alive")
     else:
         _escalate(locked, said, "absent_without_keys")
@@ -389,6 +389,11 @@ def _alarm(operation: Operation, verb: str, detail: dict[str, Any]) -> None:
         security=True,
     )
     open_incident(operation, verb, about=operation.public_id)
+
+
+def _abilities(operation: Operation) -> Abilities:
+    connection = operation.connection
+    return CONNECTORS[connection.connector].abilities_at(connection.base_url)
 
 
 def _last_answer(operation: Operation) -> Finding | None:

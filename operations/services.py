@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -42,7 +42,7 @@ class Intended:
     reference: str
     amount_minor: int | None
     currency: str
-    facts: Facts = Facts()
+    facts: Facts = field(default_factory=Facts)
 
     @property
     def proposal_digest(self) -> str:
@@ -122,6 +122,9 @@ def intend(
 def read_facts(intended: Intended) -> Intended:
     """`intended` with what it rests on, read now from the systems that own it. Raises CheckFailed."""
     connector = CONNECTORS[intended.action.connector]
+    intended = replace(
+        intended, params=canonical.canonical(dict(connector.enrich(_call_of_intent(intended))))
+    )
     return replace(intended, facts=connector.check(_call_of_intent(intended)))
 
 

@@ -16,14 +16,36 @@ from .models import AgentRun, RunEvent
 TYPES = frozenset(
     {
         f"run.{name}"
-        for name in ["created", "started", "paused", "resumed", "cancel_requested", "completed", "failed", "cancelled"]
+        for name in [
+            "created",
+            "started",
+            "paused",
+            "resumed",
+            "cancel_requested",
+            "completed",
+            "failed",
+            "cancelled",
+        ]
     }
     | {"assistant.delta", "assistant.message"}
     | {f"tool.{name}" for name in ["requested", "started", "progress", "completed", "failed"]}
     | {"approval.requested", "approval.decided"}
     | {
         f"operation.{name}"
-        for name in ["proposed", "approved", "dispatched", "accepted", "unknown", "escalated", "succeeded", "failed", "rejected", "cancelled", "expired", "reversed"]
+        for name in [
+            "proposed",
+            "approved",
+            "dispatched",
+            "accepted",
+            "unknown",
+            "escalated",
+            "succeeded",
+            "failed",
+            "rejected",
+            "cancelled",
+            "expired",
+            "reversed",
+        ]
     }
 )
 LAST = frozenset({"run.completed", "run.failed", "run.cancelled"})

@@ -150,7 +150,7 @@ support = Agent(
     "support-agent",
     instructions=INSTRUCTIONS,
     tools=[lookup_order, check_refund_policy, refund_order, cancel_order],
-    limits=Limits(steps=20, budget_cents=50, deadline_seconds=900),
+    limits=Limits(steps=20, budget_cents=50),
     offline=answer,
     description="Answers customers of the shop; refunds and cancels orders.",
 )

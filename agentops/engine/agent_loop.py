@@ -52,7 +52,9 @@ async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger) -> None:
             log.warning("model_retryable", attempt=attempt, code=error.code, error=error.message)
             if attempt == MODEL_TRIES:
                 raise RunFailed(f"model_{error.code}"[:60], error.message) from error
-            await asyncio.sleep(error.retry_after_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25))
+            await asyncio.sleep(
+                error.retry_after_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25)
+            )
         except llm.ModelError as error:
             raise RunFailed(f"model_{error.code}"[:60], error.message) from error
         finally:
@@ -62,7 +64,9 @@ async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger) -> None:
 
 async def _turn(run: LiveRun, action: AskModel, deltas: "_Deltas") -> TurnResult:
     model = run.agent.model or settings.AGENTOPS_MODEL
-    turns = [(run.steps[turn_key(turn)]["response"], results_of(run.steps, turn)) for turn in range(1, action.turn)]
+    turns = [
+        (run.steps[turn_key(turn)]["response"], results_of(run.steps, turn)) for turn in range(1, action.turn)
+    ]
     run.in_model = True
     try:
         return await llm.turn(
@@ -179,7 +183,11 @@ async def _run_tool(run: LiveRun, call: Call, ledger: RunLedger, threads: ToolTh
                 run.timer = min(run.timer or waiting.until, waiting.until)
             return
     result, error = outcome
-    told: dict[str, Any] = {"call_id": call.key, "tool": call.tool[:80], "seconds": round(time.monotonic() - began, 3)}
+    told: dict[str, Any] = {
+        "call_id": call.key,
+        "tool": call.tool[:80],
+        "seconds": round(time.monotonic() - began, 3),
+    }
     if error is None:
         event = Event("tool.completed", told | {"summary": _summary(result.result)})
     else:
@@ -218,7 +226,9 @@ async def _outcome(
         except Retryable as error:
             if attempt == TOOL_TRIES:
                 return _told(error)
-            await asyncio.sleep(error.retry_after_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25))
+            await asyncio.sleep(
+                error.retry_after_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25)
+            )
         except JournalMismatch as error:
             raise RunFailed(error.code, error.message) from error
         except SdkError as error:
@@ -244,7 +254,9 @@ async def _call(
     context = CallContext(run, call.key, tool.proposes, run.signal, write)
     run.busy_until = max(run.busy_until or 0.0, time.monotonic() + tool.timeout_seconds)
     return await threads.run(
-        lambda: tool.dump(tool(context, **arguments)), limit_seconds=tool.timeout_seconds, name=f"tool {tool.name}"
+        lambda: tool.dump(tool(context, **arguments)),
+        limit_seconds=tool.timeout_seconds,
+        name=f"tool {tool.name}",
     )
 
 

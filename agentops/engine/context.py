@@ -31,7 +31,9 @@ class _StepContext:
 class CallContext:
     """One call of a tool in one life of its run; lives in the tool's thread."""
 
-    def __init__(self, live: LiveRun, key: str, proposes: Sequence[str], signal: threading.Event, write: Write) -> None:
+    def __init__(
+        self, live: LiveRun, key: str, proposes: Sequence[str], signal: threading.Event, write: Write
+    ) -> None:
         self._live = live
         self._key = key
         self._proposes = proposes
@@ -43,7 +45,9 @@ class CallContext:
         self.principal = Principal(live.tenant, live.actor)
         self.log: BoundLogger = log
 
-    def step[*Ts, R](self, name: str, fn: Callable[[StepContext, *Ts], R], *args: *Ts, key: str | None = None) -> R:
+    def step[*Ts, R](
+        self, name: str, fn: Callable[[StepContext, *Ts], R], *args: *Ts, key: str | None = None
+    ) -> R:
         place = self._place(key or name)
         digest = canonical.digest("step", [name, *args])
         recorded = self._live.steps.get(place)
@@ -75,7 +79,9 @@ class CallContext:
         place = self._place(f"sleep-{len(self._names)}")
         until = self._live.steps.get(place)
         if until is None:
-            until = {"until": time.time() + seconds}  # only how long is left counts; PostgreSQL's clock wakes the run
+            until = {
+                "until": time.time() + seconds
+            }  # only how long is left counts; PostgreSQL's clock wakes the run
             self._write([NewStep(place, "step", "sleep", until)], [])
         left = until["until"] - time.time()
         if left > 0:

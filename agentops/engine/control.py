@@ -104,7 +104,9 @@ def _end(
     for operation_id in list(unsent.values_list("id", flat=True)):
         locked = lock_operation(operation_id)
         withdraw(locked, actor)
-        move(locked, OperationStatus.CANCELLED, reason=f"run_{ending}", actor=actor, error_code=f"run_{ending}")
+        move(
+            locked, OperationStatus.CANCELLED, reason=f"run_{ending}", actor=actor, error_code=f"run_{ending}"
+        )
     return runs.finish_ending(runs.lock(tenant_id, run_id)), True
 
 
@@ -118,7 +120,9 @@ def _lock_all_interested(run_id: UUID) -> None:
 def receipt_of(run: AgentRun) -> CancelReceipt:
     """The receipt of an end, from the rows as they stand."""
     operations = Operation.objects.filter(run_id=run.id).order_by("created_at", "id")
-    return CancelReceipt(run, run.ending_actor, run.ending_reason, [_effect(operation) for operation in operations])
+    return CancelReceipt(
+        run, run.ending_actor, run.ending_reason, [_effect(operation) for operation in operations]
+    )
 
 
 def _effect(operation: Operation) -> Effect:
@@ -131,14 +135,18 @@ def _effect(operation: Operation) -> Effect:
         outcome = "settled"
     else:
         outcome = "not_sent"
-    return Effect(operation.public_id, operation.action, operation.target_text, outcome, operation.provider_ref)
+    return Effect(
+        operation.public_id, operation.action, operation.target_text, outcome, operation.provider_ref
+    )
 
 
 def end_overdue(limit: int = 100) -> int:
     """Fail runs whose deadline has passed while nobody held them; returns how many."""
     overdue: Any = AgentRun.objects.filter(deadline_at__lte=Now(), ending="", lease_owner=None)
     ended = 0
-    for tenant_id, run_id in list(overdue.exclude(status__in=TERMINAL).values_list("tenant_id", "id")[:limit]):
+    for tenant_id, run_id in list(
+        overdue.exclude(status__in=TERMINAL).values_list("tenant_id", "id")[:limit]
+    ):
         detail = "The run's time was up before it had an answer."
         _, is_new = _end(tenant_id, run_id, "failed", "deadline", SYSTEM, detail)
         ended += is_new

@@ -53,7 +53,9 @@ class Driver:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="driver", daemon=True)
         self._thread.start()
         if not self._ready.wait(30):
-            raise RuntimeError("The driver did not reach PostgreSQL within 30 seconds; is DATABASE_URL right?")
+            raise RuntimeError(
+                "The driver did not reach PostgreSQL within 30 seconds; is DATABASE_URL right?"
+            )
         return self
 
     def ring(self) -> None:
@@ -83,7 +85,9 @@ class Driver:
         await pool.open(wait=True, timeout=25)
         self.ledger = RunLedger(pool, self.owner)
         self._ready.set()
-        keepers = [asyncio.create_task(work) for work in (self._forever(self._house), self._forever(self._outside))]
+        keepers = [
+            asyncio.create_task(work) for work in (self._forever(self._house), self._forever(self._outside))
+        ]
         log.info("driver_started", pool=self.pool_name)
         try:
             await self._pump()
@@ -134,7 +138,8 @@ class Driver:
             try:
                 if run.crash_count >= CRASH_LIMIT:
                     raise RunFailed(
-                        "worker_crash_loop", f"{run.crash_count} workers ended while they held it. Start it again."
+                        "worker_crash_loop",
+                        f"{run.crash_count} workers ended while they held it. Start it again.",
                     )
                 await self._advance(run)
             except LeaseLost:
@@ -189,7 +194,13 @@ class Driver:
         detail = mask_text(printable(detail, 400))
         await self._in_thread(
             lambda: control.fail_run(
-                run.tenant_id, run.id, code=code, detail=detail, actor=SYSTEM, owner=run.owner, epoch=run.epoch
+                run.tenant_id,
+                run.id,
+                code=code,
+                detail=detail,
+                actor=SYSTEM,
+                owner=run.owner,
+                epoch=run.epoch,
             )
         )
 

@@ -58,7 +58,9 @@ class Ending:
 @dataclass(frozen=True)
 class Claimed:
     runs: list[LiveRun]
-    strangers: list[tuple[int, UUID, str]]  # claimed, but this worker has not got their agent: tenant, run, agent
+    strangers: list[
+        tuple[int, UUID, str]
+    ]  # claimed, but this worker has not got their agent: tenant, run, agent
     contended: bool  # nothing came, but somebody else was just claiming: look again soon
 
 
@@ -71,9 +73,18 @@ def pool_of(size: int) -> AsyncConnectionPool[AsyncConnection[DictRow]]:
     params = django_connection.get_connection_params()
     wanted = ("dbname", "user", "password", "host", "port", "options")
     kwargs = {name: params[name] for name in wanted if params.get(name)}
-    kwargs |= {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row, "application_name": "agentops-driver"}
+    kwargs |= {
+        "autocommit": True,
+        "prepare_threshold": 0,
+        "row_factory": dict_row,
+        "application_name": "agentops-driver",
+    }
     return AsyncConnectionPool(
-        kwargs=kwargs, min_size=min(2, size), max_size=size, open=False, check=AsyncConnectionPool.check_connection
+        kwargs=kwargs,
+        min_size=min(2, size),
+        max_size=size,
+        open=False,
+        check=AsyncConnectionPool.check_connection,
     )
 
 
@@ -127,7 +138,9 @@ class RunLedger:
         ids = [row["id"] for row in rows]
         async with self.pool.connection() as conn:
             steps = await _all(
-                conn, "SELECT run_id, key, status, sealed_result FROM runs_step WHERE run_id = ANY(%(ids)s)", ids=ids
+                conn,
+                "SELECT run_id, key, status, sealed_result FROM runs_step WHERE run_id = ANY(%(ids)s)",
+                ids=ids,
             )
             facts = await _all(
                 conn,
@@ -246,7 +259,9 @@ async def _one(conn: AsyncConnection[DictRow], statement: str, **arguments: Any)
 
 def _key(picked: DictRow) -> Key:
     """The data key of a picked run, from the columns that came with it: no query on the event loop."""
-    return vault.opened_with(picked["data_key_id"], picked["wrapped"], picked["wrapped_by"], picked["parent_wrapped"])
+    return vault.opened_with(
+        picked["data_key_id"], picked["wrapped"], picked["wrapped_by"], picked["parent_wrapped"]
+    )
 
 
 def _live(row: DictRow, facts: DictRow, steps: list[DictRow], agent: Any, owner: str) -> LiveRun:

@@ -1,13 +1,9 @@
 """Bring one operation to its receipt: propose it where it is new, send it where it may go, else say what it waits for."""
 
-from dataclasses import replace
 from typing import Any, assert_never
-
-from django.db import transaction
 
 from agentops.audit.entries import Actor
 from agentops.kernel.clock import now
-from agentops.kernel.transitions import LostRace
 from agentops.sdk.errors import OperationRefused, Retryable, Terminal
 from agentops.sdk.values import Receipt
 from agentops.telemetry.logs import bind_contextvars
@@ -16,7 +12,7 @@ from approvals.services import AUTHORITY, submit
 from operations import queries
 from operations.connectors.base import CheckFailed
 from operations.connectors.registry import CONNECTORS
-from operations.dispatch import Departure, call_of, commit_attempt, dispatch, loaded, send
+from operations.dispatch import Departure, call_of, commit_attempt, dispatch, send
 from operations.models import Operation
 from operations.moves import retried
 from operations.reconcile import reconcile
@@ -113,7 +109,9 @@ def bring(operation: Operation, worker: str) -> Receipt:
 
 def _is_due(operation: Operation) -> bool:
     at = now()
-    return all(moment is None or moment <= at for moment in (operation.dispatch_after, operation.next_attempt_at))
+    return all(
+        moment is None or moment <= at for moment in (operation.dispatch_after, operation.next_attempt_at)
+    )
 
 
 def _why(operation: Operation) -> str:
@@ -145,5 +143,3 @@ def carry_on(operation: Operation, worker: str) -> Operation:
     if operation.status == _S.APPROVED:
         return dispatch(operation.id, AUTHORITY, worker=worker)
     return reconcile(operation.id)
-
-

@@ -50,5 +50,3 @@ def open_partitions() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT agentops_open_partitions(2)")
         return int(cursor.fetchone()[0])
-
-

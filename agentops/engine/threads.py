@@ -15,7 +15,9 @@ class ToolThreads:
     def __init__(self, size: int) -> None:
         self._room = asyncio.Semaphore(size)
 
-    async def run[T](self, work: Callable[[], T], *, limit_seconds: float | None = None, name: str = "tool") -> T:
+    async def run[T](
+        self, work: Callable[[], T], *, limit_seconds: float | None = None, name: str = "tool"
+    ) -> T:
         """`work()` in a thread of its own, with the caller's log context; raises TimeoutError past its limit."""
         async with self._room:
             loop = asyncio.get_running_loop()
@@ -54,4 +56,8 @@ def _carry(work: Callable[[], Any], loop: asyncio.AbstractEventLoop, done: "asyn
 
 def _carriable(error: BaseException) -> BaseException:
     # A future refuses StopIteration, and a raised SystemExit would end the loop's thread.
-    return error if not isinstance(error, StopIteration | SystemExit | KeyboardInterrupt) else RuntimeError(repr(error))
+    return (
+        error
+        if not isinstance(error, StopIteration | SystemExit | KeyboardInterrupt)
+        else RuntimeError(repr(error))
+    )

@@ -18,7 +18,7 @@ class Limits:
 
     steps: int = 20
     budget_cents: int = 50
-    deadline_seconds: int = 900
+    deadline_seconds: int = 7 * 24 * 3600  # people may take their time
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,6 @@ class RequestContextMiddleware:
 
     async def _asynchronous(self, request: HttpRequest) -> HttpResponseBase:
         _prepare(request)
-        response = await self.get_response(request)  # type: ignore[misc]
+        response: HttpResponseBase = await self.get_response(request)  # type: ignore[misc]
         response["X-Request-ID"] = request_id(request)
         return response

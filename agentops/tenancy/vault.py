@@ -82,7 +82,10 @@ def opened(key_id: UUID, row: DataKey | None = None) -> Key:
 
 
 def opened_with(
-    key_id: UUID, wrapped: bytes | memoryview | None, wrapped_by: UUID | None, parent_wrapped: bytes | memoryview | None
+    key_id: UUID,
+    wrapped: bytes | memoryview | None,
+    wrapped_by: UUID | None,
+    parent_wrapped: bytes | memoryview | None,
 ) -> Key:
     """The same from columns that are at hand: a subject's wrapped key and, unless it is open already, its tenant's."""
     known = _known(key_id)

@@ -18,9 +18,21 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
     folder = tmp_path_factory.mktemp("provider")
     keys = folder / "jwks.json"
     keys.write_text(json.dumps(identity.jwks()))
-    command = [sys.executable, "-m", "agentops.demo.provider", "--port", "0", "--payments-port", "0", "--shop-port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "agentops.demo.provider",
+        "--port",
+        "0",
+        "--payments-port",
+        "0",
+        "--shop-port",
+        "0",
+    ]
     process = subprocess.Popen(
-        [*command, "--books", str(folder / "books.db"), "--jwks", str(keys)], stdout=subprocess.PIPE, text=True
+        [*command, "--books", str(folder / "books.db"), "--jwks", str(keys)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None

@@ -1,16 +1,13 @@
 """What the suite needs to know of each connector: how to call it, how to count its effects, how it is broken."""
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import httpx
-from django.conf import settings
 
 from agentops.kernel.ids import show, uuid7
-from operations.connectors.base import Answer, Call
+from operations.connectors.base import Call
 from operations.connectors.registry import CONNECTORS
 
 STRIPE_KEY = "sk_test_agentops_demo"

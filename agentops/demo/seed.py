@@ -1,0 +1,232 @@
+"""The demo's rows: two tenants, their people, rules, connections and tokens. Idempotent."""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from django.conf import settings
+from django.db import transaction
+
+from agentops.kernel import sealed
+from agentops.kernel.clock import Now
+from agentops.kernel.ids import uuid7
+from agentops.tenancy import identity, principals, vault
+from agentops.tenancy.access import create_tenant, join
+from agentops.tenancy.models import ApiToken, Membership, Tenant, User
+from approvals.models import Policy, ReviewLimit
+from operations.models import Connection
+from operations.services import connection_place
+from runs.models import Slot
+
+STRIPE_KEY = "sk_test_agentops_demo"
+TENANTS = {"acme": "Acme Outdoor", "globex": "Globex Audio"}
+# name: tenant, role, limit in minor units of EUR
+PEOPLE: Mapping[str, tuple[str, Membership.Role, int | None]] = {
+    "reviewer": ("acme", Membership.Role.REVIEWER, 20_000),
+    "lead": ("acme", Membership.Role.LEAD, 200_000),
+    "engineer": ("acme", Membership.Role.ENGINEER, None),
+    "globex-reviewer": ("globex", Membership.Role.REVIEWER, 20_000),
+}
+NAMES = {
+    "reviewer": ("Rosa", "Reiter"),
+    "lead": ("Lena", "Adler"),
+    "engineer": ("Emil", "Novak"),
+    "globex-reviewer": ("Gita", "Sharma"),
+    "admin": ("Ada", "Min"),
+}
+ALL_BUT_DECIDING = [scope for scope in principals.SCOPES if scope != "approvals:decide"]
+RULES: Mapping[str, list[dict[str, Any]]] = {
+    "refund.create": [
+        {
+            "code": "refund.over_ceiling",
+            "when": "operation.amount_minor > 200000",
+            "outcome": "deny",
+            "risk": "high",
+            "sentences": {
+                "en": "Refunds above €2,000.00 are not made here; our finance team will contact you.",
+                "zh": "超过 2,000.00 欧元的退款不在此处理,我们的财务团队会与您联系。",
+            },
+        },
+        {
+            "code": "refund.small",
+            "when": "operation.amount_minor <= 5000",
+            "outcome": "allow",
+            "risk": "routine",
+            "sentences": {
+                "en": "Refunds up to €50.00 need nobody's approval.",
+                "zh": "50.00 欧元以下的退款无需审批。",
+            },
+        },
+        {
+            "code": "refund.large",
+            "when": "operation.amount_minor > 50000",
+            "outcome": "require_approval",
+            "risk": "high",
+            "sentences": {
+                "en": "Above €500.00 a refund is high risk and a person decides.",
+                "zh": "超过 500.00 欧元的退款风险较高,须由人决定。",
+            },
+        },
+        {
+            "code": "refund.over_limit",
+            "when": "true",
+            "outcome": "require_approval",
+            "risk": "elevated",
+            "sentences": {
+                "en": "The amount is above the automatic limit of €50.00.",
+                "zh": "金额超过 50.00 欧元的自动上限。",
+            },
+        },
+    ],
+    "order.cancel": [
+        {
+            "code": "order.cancel_asks",
+            "when": "true",
+            "outcome": "require_approval",
+            "risk": "elevated",
+            "sentences": {"en": "A person decides every cancellation.", "zh": "每次取消订单都须由人决定。"},
+        }
+    ],
+    "mail.send": [{"code": "mail.receipts", "when": "true", "outcome": "allow", "risk": "routine"}],
+    "note.add": [{"code": "note.free", "when": "true", "outcome": "allow", "risk": "routine"}],
+}
+
+
+def seed(path: Path) -> dict[str, Any]:
+    """Make what is missing and write `demo.json` to `path`: addresses, orders, tokens, accounts with passwords."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    with transaction.atomic():
+        tenants = {slug: _tenant(slug, name) for slug, name in TENANTS.items()}
+        accounts = _people(
+            tenants, {account["name"]: account["password"] for account in known.get("accounts", [])}
+        )
+        tokens = _tokens(tenants, known.get("tokens", {}))
+    written = {
+        "base_url": settings.AGENTOPS_BASE_URL,
+        "provider_url": settings.AGENTOPS_PROVIDER_URL,
+        "shop_url": settings.AGENTOPS_SHOP_URL,
+        "database_url": settings.DATABASE_URL,
+        "orders": orders_of("acme") + orders_of("globex"),
+        "tokens": tokens,
+        "accounts": accounts,
+    }
+    _write(path.with_name("jwks.json"), identity.jwks())  # the shop verifies with it, also while the web is down
+    _write(path, written)
+    return written
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".new")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(content, file, indent=2)
+    fresh.replace(path)
+
+
+def orders_of(tenant: str) -> list[dict[str, Any]]:
+    """The shop's orders of a tenant: {id, tenant, charge, amount_minor, currency, …}, from its control door."""
+    answer = httpx.get(f"{settings.AGENTOPS_PROVIDER_URL}/_orders", params={"tenant": tenant}, timeout=10)
+    answer.raise_for_status()
+    orders: list[dict[str, Any]] = answer.json()
+    return orders
+
+
+def more_orders(tenant: str, count: int, amount_minor: int | None) -> list[dict[str, Any]]:
+    """Let the shop make more orders, each with a customer and a charge."""
+    wanted = {"tenant": tenant, "count": count, "amount_minor": amount_minor}
+    answer = httpx.post(
+        f"{settings.AGENTOPS_PROVIDER_URL}/_orders",
+        json={name: value for name, value in wanted.items() if value is not None},
+        timeout=60,
+    )
+    answer.raise_for_status()
+    orders: list[dict[str, Any]] = answer.json()
+    return orders
+
+
+def _tenant(slug: str, name: str) -> Tenant:
+    tenant = create_tenant(slug, name)
+    Slot.objects.get_or_create(tenant=tenant)
+    _connect(tenant, "payments", "stripe", settings.AGENTOPS_PAYMENTS_URL, STRIPE_KEY)
+    _connect(tenant, "shop", "shop", settings.AGENTOPS_SHOP_URL, "")
+    _connect(tenant, "mail", "mail", f"file:{settings.AGENTOPS_MAIL_DIR}", "")
+    for action, rules in RULES.items():
+        if not Policy.objects.filter(tenant=tenant, action=action).exists():
+            Policy.objects.create(
+                tenant=tenant, action=action, number=1, rules=rules, published_at=Now(), published_by="system"
+            )
+    return tenant
+
+
+def _connect(tenant: Tenant, name: str, connector: str, base_url: str, secret: str) -> None:
+    """The addresses may be others at the next start, since free ports are; the account is the same."""
+    connection = Connection.objects.filter(tenant=tenant, name=name).first()
+    if connection is not None:
+        Connection.objects.filter(pk=connection.pk).update(base_url=base_url)
+        return
+    connection_id = uuid7()
+    Connection.objects.create(
+        id=connection_id,
+        tenant=tenant,
+        name=name,
+        connector=connector,
+        base_url=base_url,
+        sealed_credential=sealed.seal_json(
+            vault.for_tenant(tenant.id), connection_place(connection_id), {"secret": secret}
+        ),
+    )
+
+
+def _people(tenants: Mapping[str, Tenant], passwords: Mapping[str, str]) -> list[dict[str, str]]:
+    accounts = [_account("admin", "administrator of the installation", passwords, is_superuser=True)]
+    for name, (slug, role, limit) in PEOPLE.items():
+        accounts.append(_account(name, f"{role.value} of {slug}", passwords))
+        user = User.objects.get(username=name)
+        join(tenants[slug], user, role)
+        if limit is not None:
+            ReviewLimit.objects.get_or_create(
+                tenant=tenants[slug], reviewer=user, action="", currency="EUR", defaults={"each_minor": limit}
+            )
+    return accounts
+
+
+def _account(
+    name: str, role: str, passwords: Mapping[str, str], *, is_superuser: bool = False
+) -> dict[str, str]:
+    first, last = NAMES[name]
+    user, _ = User.objects.get_or_create(
+        username=name,
+        defaults={
+            "first_name": first,
+            "last_name": last,
+            "email": f"{name}@example.test",
+            "is_staff": True,
+            "is_superuser": is_superuser,
+        },
+    )
+    password = passwords.get(name) or f"{name}-{secrets.token_hex(4)}"
+    if not user.check_password(password):
+        user.set_password(password)
+        user.save(update_fields=["password"])
+    return {"name": name, "password": password, "role": role}
+
+
+def _tokens(tenants: Mapping[str, Tenant], known: Mapping[str, str]) -> dict[str, str]:
+    reviewer = User.objects.get(username="reviewer")
+    wanted: Mapping[str, tuple[Tenant, list[str], User | None]] = {
+        "acme": (tenants["acme"], ALL_BUT_DECIDING, None),
+        "globex": (tenants["globex"], ALL_BUT_DECIDING, None),
+        "acme_reviewer": (tenants["acme"], ["runs:read", "approvals:read", "approvals:decide"], reviewer),
+    }
+    tokens = {}
+    for name, (tenant, scopes, person) in wanted.items():
+        text = known.get(name, "")
+        if not text or principals.authenticate(text, "cli") is None:
+            ApiToken.objects.filter(tenant=tenant, name=name).delete()
+            _, text = principals.issue(tenant, name, scopes, person=person)
+        tokens[name] = text
+    return tokens

@@ -1,0 +1,176 @@
+"""`make up` as a person meets it: what it says, what it survives, what it leaves behind."""
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.acceptance.stack import NAMES, ROOT, Stack, environment, eventually, free_port, is_alive
+
+
+def make_up(**changes: str) -> subprocess.CompletedProcess[str]:
+    """A start that is expected to be refused."""
+    words = [f"{name}={value}" for name, value in changes.items() if not name.endswith("_URL")]
+    urls = {name: value for name, value in changes.items() if name.endswith("_URL")}
+    return subprocess.run(
+        ["make", "up", *words], cwd=ROOT, env=environment(**urls), capture_output=True, text=True, timeout=60
+    )
+
+
+def start_a_run(stack: Stack) -> str:
+    status, answer = stack.request(
+        "/v1/runs",
+        stack.demo["tokens"]["acme"],
+        {"agent": "support-agent", "input": "My order A-1001 arrived damaged, please refund it."},
+        **{"Idempotency-Key": f"supervisor-{time.monotonic_ns()}"},
+    )
+    assert status == 201, answer
+    return str(answer["run_id"])
+
+
+def test_what_it_prints_below_ready_can_be_used_as_it_stands(stack: Stack) -> None:
+    _, ready, below = stack.output.partition(f"\nready {stack.url}/")
+    assert ready
+    for path in ("/healthz", "/readyz", "/admin/login/", "/v1/docs"):
+        assert stack.request(path)[0] == 200, path
+    for account in stack.demo["accounts"]:
+        assert account["name"] in below
+        assert account["password"] in below
+    curl = shlex.split(below[below.index("curl -s ") : below.index("follow it")].replace("\\\n", " "))
+    headers = dict(word.split(": ", 1) for flag, word in pairwise(curl) if flag == "-H")
+    status, answer = stack.request(
+        curl[2].removeprefix(stack.url), body=json.loads(curl[curl.index("-d") + 1]), **headers
+    )
+    assert status == 201, answer
+
+
+def test_every_process_is_noted_by_its_number(stack: Stack) -> None:
+    assert all(is_alive(psutil.Process(stack.pid(name))) for name in NAMES)
+
+
+def test_a_second_start_on_the_same_folder_names_the_copy_that_runs(stack: Stack) -> None:
+    refused = make_up(PORT=str(free_port()), AGENTOPS_DATA=str(stack.data))
+    assert refused.returncode != 0
+    assert f"pid {stack.pid('supervisor')}, {stack.url}/" in refused.stdout
+    assert "Traceback" not in refused.stdout + refused.stderr
+
+
+def test_a_taken_port_is_refused_with_the_next_step(room: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        refused = make_up(PORT=str(port), AGENTOPS_DATA=str(room / "refused"))
+    assert refused.returncode != 0
+    assert f"Port {port} is taken" in refused.stdout
+    assert "make up PORT=" in refused.stdout
+    assert "Traceback" not in refused.stdout + refused.stderr
+
+
+@pytest.mark.parametrize("folder", ["/dev/null/data", "/proc/data"])
+def test_a_folder_that_cannot_be_written_is_refused_with_the_next_step(folder: str) -> None:
+    refused = make_up(PORT=str(free_port()), AGENTOPS_DATA=folder)
+    assert refused.returncode != 0
+    assert f"AGENTOPS_DATA={folder} cannot be written" in refused.stdout
+    assert "make up AGENTOPS_DATA=" in refused.stdout
+    assert "Traceback" not in refused.stdout + refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("DATABASE_URL", "postgresql://nobody:nothing@127.0.0.1:1/nowhere"),
+        ("DATABASE_URL", "mysql://nobody:nothing@127.0.0.1:1/nowhere"),
+        ("REDIS_URL", "redis://127.0.0.1:1/0"),
+        ("REDIS_URL", "http://127.0.0.1:1/0"),
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_refused_with_the_next_step(
+    room: Path, name: str, url: str
+) -> None:
+    refused = make_up(PORT=str(free_port()), AGENTOPS_DATA=str(room / "refused"), **{name: url})
+    assert refused.returncode != 0
+    assert f"{name} does not work" in refused.stdout
+    assert "unset it" in refused.stdout
+    assert "nothing@" not in refused.stdout
+    assert "Traceback" not in refused.stdout + refused.stderr
+
+
+def test_a_killed_worker_is_started_again_and_its_leases_are_handed_back(stack: Stack) -> None:
+    killed = stack.pid("worker")
+    owner = json.loads((stack.data / "children.json").read_text())["worker"]["lease_owner"]
+    log = stack.data / "logs" / "hand_back_leases.log"
+    os.kill(killed, signal.SIGKILL)
+    eventually(
+        lambda: "worker died (signal 9), starting again in" in stack.output, 5, "a word on the terminal"
+    )
+    eventually(lambda: owner in log.read_text() if log.exists() else False, 10, "the dead worker's leases")
+    eventually(lambda: (stack.data / "pids" / "worker.pid").exists(), 40, "another worker")
+    assert stack.pid("worker") != killed
+
+
+@pytest.mark.parametrize("name", ["postgres", "valkey", "web"])
+def test_a_killed_server_is_started_again_and_work_goes_on(stack: Stack, name: str) -> None:
+    killed = stack.pid(name)
+    os.kill(killed, signal.SIGKILL)
+    eventually(
+        lambda: f"{name} died (signal 9), starting again in" in stack.output, 5, "a word on the terminal"
+    )
+    eventually(lambda: (stack.data / "pids" / f"{name}.pid").exists(), 40, "another one")
+    eventually(lambda: stack.answers("/readyz"), 30, "an answer")
+    assert stack.pid(name) != killed
+    start_a_run(stack)
+
+
+def test_ctrl_c_stops_everything_in_order_also_with_an_open_stream(stack: Stack) -> None:
+    run_id = start_a_run(stack)
+    processes = stack.processes()
+    with stack.open_stream(f"/v1/runs/{run_id}/events", stack.demo["tokens"]["acme"]):
+        assert stack.press_ctrl_c() in (0, -signal.SIGINT)
+    eventually(lambda: not any(map(is_alive, processes)), 1, "an end of every process")
+    assert list((stack.data / "pids").iterdir()) == []
+    assert "did not stop in time" not in stack.output
+    assert "database system is shut down" in (stack.data / "logs" / "postgres.log").read_text()[-200:]
+    assert "Error" not in stack.output.splitlines()[-1]
+
+
+def test_a_killed_supervisor_leaves_no_process_and_the_next_start_continues(stack: Stack) -> None:
+    run_id = start_a_run(stack)
+    before = stack.demo
+    processes = stack.processes()
+    stack.kill_supervisor()
+    stack.start()
+    assert not any(map(is_alive, processes))
+    assert {**stack.demo, "tokens": None} == {**before, "tokens": None}
+    assert stack.request(f"/v1/runs/{run_id}", stack.demo["tokens"]["acme"])[0] == 200
+
+
+def test_a_killed_supervisor_leaves_no_process_even_if_nobody_starts_again(stack: Stack) -> None:
+    start_a_run(stack)
+    processes = stack.processes()
+    stack.kill_supervisor()
+    eventually(lambda: not any(map(is_alive, processes)), 20, "an end of every process")
+
+
+def test_two_copies_run_side_by_side(stack: Stack, room: Path) -> None:
+    other = Stack(room / "other")
+    other.start()
+    try:
+        ours, theirs = stack.demo, other.demo
+        assert {ours["base_url"], ours["provider_url"], ours["shop_url"]}.isdisjoint(
+            {theirs["base_url"], theirs["provider_url"], theirs["shop_url"]}
+        )
+        assert stack.answers("/readyz")
+        assert other.answers("/readyz")
+        run_id = start_a_run(other)
+        assert stack.request(f"/v1/runs/{run_id}", ours["tokens"]["acme"])[0] == 404
+    finally:
+        other.press_ctrl_c()
