@@ -1,17 +1,16 @@
 """Approvals over REST: a run's questions to people, and a person's answer."""
 
-from uuid import UUID
+from typing import Annotated
 
 from django.http import HttpRequest
-from ninja import Query, Router
+from ninja import Router
+from pydantic import Field
 
 from agentops.kernel.ids import parse
 from agentops.kernel.problems import BadRequest, NotFound, NotYours
 from agentops.tenancy.models import User
 from agentops.tenancy.principals import Principal
-from approvals.models import Approval
 from approvals.services import decide
-from runs.models import AgentRun
 
 from . import mapping, shapes
 from .door import BearerToken, caller
@@ -29,14 +28,16 @@ router = Router(tags=["Approvals"])
     summary="List a run's approvals",
 )
 def of_run(
-    request: HttpRequest, run_id: str, limit: int = Query(50, ge=1, le=200), cursor: str = ""
+    request: HttpRequest, run_id: str, limit: Annotated[int, Field(ge=1, le=200)] = 50, cursor: str = ""
 ) -> shapes.Approvals:
     """Open and closed ones, oldest first."""
     rows = mapping.approvals_of(find_run(caller(request), run_id))
     if cursor:
         after = parse("apr", cursor)
         if after is None:
-            raise BadRequest("This cursor is none of ours. Send the `next_cursor` of a page.", code="bad_cursor")
+            raise BadRequest(
+                "This cursor is none of ours. Send the `next_cursor` of a page.", code="bad_cursor"
+            )
         rows = rows.filter(id__gt=after)
     page = list(rows[: limit + 1])
     items = [mapping.approval(row) for row in page[:limit]]
@@ -76,17 +77,19 @@ def _decided(
 ) -> shapes.Approval:
     reviewer = _person(principal)
     run = find_run(principal, run_id)
-    approval_id = _approval_id(run, asked.approval_id)
+    approval = mapping.named(mapping.approvals_of(run), "apr", asked.approval_id)
+    if approval is None:
+        raise NotFound(f"{run} has no approval {asked.approval_id}. GET /v1/runs/{run}/approvals lists them.")
     decide(
         run.tenant_id,
-        approval_id,
+        approval.id,
         reviewer=reviewer,
         verdict=verdict,
         reason=asked.reason,
         proposal_digest=asked.proposal_digest,
         channel=principal.channel,
     )
-    return mapping.approval(mapping.approvals_of(run).get(pk=approval_id))
+    return mapping.approval(mapping.approvals_of(run).get(pk=approval.id))
 
 
 def _person(principal: Principal) -> User:
@@ -96,10 +99,3 @@ def _person(principal: Principal) -> User:
             code="token_not_bound",
         )
     return principal.person
-
-
-def _approval_id(run: AgentRun, text: str) -> UUID:
-    approval: Approval | None = mapping.approvals_of(run).filter(pk=parse("apr", text)).first()
-    if approval is None:
-        raise NotFound(f"{run} has no approval {text}. GET /v1/runs/{run}/approvals lists them.")
-    return approval.id

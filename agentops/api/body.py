@@ -38,7 +38,11 @@ def capped(application: _Application) -> _Application:
                 if left:
                     part = message.get("body", b"")[:left]
                     left -= len(part)
-                    return {**message, "body": part, "more_body": message.get("more_body", False) and left > 0}
+                    return {
+                        **message,
+                        "body": part,
+                        "more_body": message.get("more_body", False) and left > 0,
+                    }
 
         return await application(scope, receive_capped, send)
 
@@ -70,7 +74,9 @@ class JsonParser(Parser):
             ) from None
         faults = _unstorable(value)
         if faults:
-            raise Invalid("Some text cannot be stored; see `errors`. Remove it and send it again.", errors=faults)
+            raise Invalid(
+                "Some text cannot be stored; see `errors`. Remove it and send it again.", errors=faults
+            )
         return value
 
 

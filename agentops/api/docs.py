@@ -9,7 +9,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
-from django.utils.html import format_html, format_html_join
+from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
@@ -132,7 +132,9 @@ def _shape(name: str, schema: dict[str, Any]) -> Shape:
 
 
 def _example(schema: dict[str, Any]) -> str:
-    return "".join(json.dumps(example, indent=2, ensure_ascii=False) for example in schema.get("examples", []))
+    return "".join(
+        json.dumps(example, indent=2, ensure_ascii=False) for example in schema.get("examples", [])
+    )
 
 
 def _parameter(parameter: dict[str, Any]) -> Row:
@@ -170,12 +172,12 @@ def _kind(schema: dict[str, Any]) -> SafeString:
         case "integer":
             return _bounded("whole number", schema, "imum")
         case "boolean":
-            return format_html("true or false")
+            return escape("true or false")
         case "object":
-            return format_html("object")
+            return escape("object")
         case "null":
-            return format_html("null")
-    return format_html("any value")
+            return escape("null")
+    return escape("any value")
 
 
 def _bounded(word: str, schema: dict[str, Any], bound: str) -> SafeString:
@@ -192,7 +194,9 @@ def _prose(text: str) -> SafeString:
     """Text whose `code` becomes code."""
     parts = _BACKTICKED.split(text)
     return format_html_join(
-        "", "{}", ((format_html("<code>{}</code>", part) if index % 2 else part,) for index, part in enumerate(parts))
+        "",
+        "{}",
+        ((format_html("<code>{}</code>", part) if index % 2 else part,) for index, part in enumerate(parts)),
     )
 
 

@@ -73,7 +73,7 @@ RUN: dict[str, Any] = {
     "blocked_on": ["approval"],
     "actor": "customer:C-1001",
     "conversation_id": None,
-    "release": "support-agent@3f6c2a9d81b4",
+    "release": "sha256:3f6c2a9d81b4f0e2a7c5d913b8e604c2f17a9d35e8b06c41",
     "created_at": "2026-11-30T09:12:38.004Z",
     "started_at": "2026-11-30T09:12:38.061Z",
     "finished_at": None,

@@ -3,10 +3,10 @@
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 
 from agentops.engine.control import CancelReceipt
-from agentops.kernel.ids import show
+from agentops.kernel.ids import parse, show
 from agentops.tenancy.bearer import may
 from agentops.tenancy.principals import Principal
 from approvals import queries as approvals
@@ -21,6 +21,12 @@ from runs.models import AgentRun
 from . import shapes
 
 MICROUSD_PER_CENT = 10_000
+
+
+def named[Row: Model](rows: QuerySet[Row], prefix: str, text: str) -> Row | None:
+    """The one of `rows` that the public id `text` names; None where it is malformed, unknown or not among them."""
+    key = parse(prefix, text)
+    return None if key is None else rows.filter(pk=key).first()
 
 
 def status_url(run: AgentRun) -> str:
@@ -43,6 +49,8 @@ def run(row: AgentRun, principal: Principal) -> shapes.Run:
         where_it_applies["retry_of"] = show("run", row.retry_of_id)
     result = runs.result(row)
     asked = approvals_of(row).filter(status=ApprovalStatus.REQUESTED)
+    if not may(principal, "approvals:read"):
+        asked = asked.none()
     return shapes.Run(
         run_id=row.public_id,
         agent=row.agent,
@@ -50,7 +58,7 @@ def run(row: AgentRun, principal: Principal) -> shapes.Run:
         blocked_on=row.blocked_on,
         actor=row.actor,
         conversation_id=row.conversation.external_id if row.conversation else None,
-        release=str(row.release),
+        release=row.release.digest,
         created_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
@@ -59,7 +67,7 @@ def run(row: AgentRun, principal: Principal) -> shapes.Run:
         budget_cents=row.budget_microusd // MICROUSD_PER_CENT,
         result=shapes.Result(**result) if result else None,
         error=_error(row.error_code, row.error_detail or row.ending_reason),
-        pending_approvals=[approval(question) for question in asked] if may(principal, "approvals:read") else [],
+        pending_approvals=[approval(question) for question in asked],
         operations=operations_of(row, with_receipt=may(principal, "operations:read")),
         last_event_seq=row.last_event_seq,
         trace_id=row.trace_id,

@@ -70,9 +70,7 @@ class Document(OpenAPISchema):
     """ninja's document with what it cannot know: the scope of each route, and every problem that it answers with."""
 
     def operation_security(self, operation: Operation) -> list[dict[str, Any]] | None:
-        return [
-            {SCHEME: [auth.scope]} for auth in operation.auth_callbacks if isinstance(auth, BearerToken)
-        ]
+        return [{SCHEME: [auth.scope]} for auth in operation.auth_callbacks if isinstance(auth, BearerToken)]
 
     def responses(self, operation: Operation) -> dict[int, dict[str, Any]]:
         kinds = list(ALWAYS)
@@ -114,7 +112,9 @@ def _events() -> dict[str, Any]:
             "responses": {
                 200: {
                     "description": "OK",
-                    "content": {"text/event-stream": {"schema": {"type": "string"}, "example": STREAM_EXAMPLE}},
+                    "content": {
+                        "text/event-stream": {"schema": {"type": "string"}, "example": STREAM_EXAMPLE}
+                    },
                 },
                 204: {"description": "The stream has ended before this position"},
                 **_problems(kinds),

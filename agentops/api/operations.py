@@ -3,7 +3,6 @@
 from django.http import HttpRequest
 from ninja import Router
 
-from agentops.kernel.ids import parse
 from agentops.kernel.problems import NotFound
 from operations.models import Operation
 
@@ -24,7 +23,7 @@ router = Router(tags=["Operations"])
 def show(request: HttpRequest, operation_id: str) -> shapes.Operation:
     """Where one intended change stands, with the provider's proof once it has succeeded."""
     mine = Operation.objects.filter(tenant=caller(request).tenant).select_related("connection")
-    operation = mine.filter(pk=parse("op", operation_id)).first()
+    operation = mapping.named(mine, "op", operation_id)
     if operation is None:
         raise NotFound(f"There is no operation {operation_id}. GET /v1/runs/{{run_id}} lists those of a run.")
     return mapping.operation(operation)

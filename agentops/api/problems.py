@@ -75,9 +75,18 @@ def _finished(request: HttpRequest, response: HttpResponseBase) -> HttpResponseB
     if not is_public(request):
         return response
     if response.status_code >= HTTPStatus.BAD_REQUEST and response.get("Content-Type") != MEDIA_TYPE:
-        response = answer(request, _problem_of_page(request, response))
+        response = _instead_of(request, response)
     for name, value in request.META.get(EXTRA_HEADERS, {}).items():
         response[name] = value
+    return response
+
+
+def _instead_of(request: HttpRequest, page: HttpResponseBase) -> HttpResponse:
+    """Our answer in place of one of Django's error pages, with the headers that other middleware gave that page."""
+    response = answer(request, _problem_of_page(request, page))
+    for name, value in page.items():
+        if name not in ("Content-Type", "Content-Length"):
+            response.setdefault(name, value)
     return response
 
 
@@ -86,9 +95,7 @@ def _problem_of_page(request: HttpRequest, response: HttpResponseBase) -> Proble
     match response.status_code:
         case HTTPStatus.METHOD_NOT_ALLOWED:
             allowed = response.get("Allow", "")
-            return NotAllowed(
-                f"{request.method} is no method of this address; it knows {allowed}.", headers={"Allow": allowed}
-            )
+            return NotAllowed(f"{request.method} is no method of this address; it knows {allowed}.")
         case HTTPStatus.NOT_FOUND:
             return NotFound("There is nothing at this address. GET /v1/docs lists all of them.")
         case HTTPStatus.FORBIDDEN:

@@ -3,15 +3,15 @@
 from django.http import HttpRequest, HttpResponse
 from ninja import Router, Status
 
-from agentops.engine.agents import agents, find
 from agentops.engine.control import AlreadyEnded, cancel_run
-from agentops.kernel.ids import parse
-from agentops.kernel.problems import Invalid, NotFound, TooMany
+from agentops.kernel.problems import Invalid, NotFound
+from agentops.sdk import agents as known_agents
 from agentops.sdk.agents import Agent
 from agentops.telemetry.requests import trace_id
 from agentops.tenancy.bearer import require_right
 from agentops.tenancy.principals import Principal
 from runs import idempotency, queries
+from runs.limits import leave_room
 from runs.models import AgentRun
 from runs.services import Start, actor_of, start_run
 
@@ -21,7 +21,7 @@ from .idempotency_key import PARAMETER as IDEMPOTENCY_KEY
 from .idempotency_key import key_of
 
 ROUTE = "POST /v1/runs"
-RETRY_SECONDS = 5
+NO_REASON = shapes.CancelRun()
 
 router = Router(tags=["Runs"])
 
@@ -47,7 +47,7 @@ def start(request: HttpRequest, asked: shapes.StartRun) -> HttpResponse:
     def begin() -> idempotency.Answer:
         run, is_new = start_run(principal, agent, wanted, trace_id=trace_id(request))
         if is_new:
-            _leave_room(principal)
+            leave_room(principal.tenant)
         return idempotency.Answer(
             status=201 if is_new else 200,
             body=mapping.started(run).model_dump_json().encode(),
@@ -63,26 +63,15 @@ def start(request: HttpRequest, asked: shapes.StartRun) -> HttpResponse:
 
 
 def _agent(name: str) -> Agent:
-    agent = find(name)
+    agent = known_agents.agent(name)
     if agent is None:
-        known = ", ".join(agent.name for agent in agents())
+        known = ", ".join(agent.name for agent in known_agents.agents())
         raise Invalid(
             f"There is no agent {name!r}. Name one of: {known}.",
             code="unknown_agent",
             errors=[{"pointer": "/agent", "detail": f"One of: {known}."}],
         )
     return agent
-
-
-def _leave_room(principal: Principal) -> None:
-    """Takes the new run back where the tenant has too many that queue or hold a lease. Advisory: nobody is locked."""
-    limit = principal.tenant.open_runs
-    if queries.open_count(principal.tenant.id) > limit:
-        raise TooMany(
-            f"{limit} runs of this tenant are queued or running, which is its limit. Repeat the request later.",
-            code="too_many_runs",
-            headers={"Retry-After": str(RETRY_SECONDS)},
-        )
 
 
 @router.get(
@@ -110,7 +99,7 @@ def show(request: HttpRequest, run_id: str) -> shapes.Run:
     summary="Cancel a run",
 )
 def cancel(
-    request: HttpRequest, run_id: str, asked: shapes.CancelRun = shapes.CancelRun()
+    request: HttpRequest, run_id: str, asked: shapes.CancelRun = NO_REASON
 ) -> Status[shapes.Cancelled]:
     """Nothing new begins and nothing unsent is sent. The answer is the receipt of effects: 202 while one is still
     open, else 200. A run that has ended answers 409, with its receipt under `receipt`.
@@ -128,8 +117,8 @@ def cancel(
 
 def find_run(principal: Principal, run_id: str) -> AgentRun:
     """The run that the caller names; malformed, unknown and another tenant's ids are not told apart."""
-    key = parse("run", run_id)
-    run = queries.for_principal(principal).select_related("conversation", "release").filter(pk=key).first()
+    mine = queries.for_principal(principal).select_related("conversation", "release")
+    run = mapping.named(mine, "run", run_id)
     if run is None:
         raise NotFound(f"There is no run {run_id}. Check the id that POST /v1/runs answered.")
     return run

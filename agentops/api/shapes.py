@@ -268,8 +268,8 @@ class Run(BaseModel):
     run_id: str
     agent: str
     status: RunStatusText
-    cancelling: Annotated[bool, _optional("True while it is being cancelled and an effect is open.")] = False
-    failing: Annotated[bool, _optional("True while it is being ended as failed and an effect is open.")] = False
+    cancelling: Annotated[bool, _optional("True while it is being cancelled: an effect is open.")] = False
+    failing: Annotated[bool, _optional("True while it is being failed: an effect is open.")] = False
     blocked_on: list[str]
     actor: str
     conversation_id: str | None
