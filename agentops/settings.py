@@ -162,6 +162,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "agentops.telemetry.requests.RequestContextMiddleware",
+    "agentops.api.problems.ProblemMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.csp.ContentSecurityPolicyMiddleware",

@@ -83,6 +83,10 @@ class NotFound(Problem):
     status, code, title = 404, "not_found", "Not found"
 
 
+class NotAllowed(Problem):
+    status, code, title = 405, "method_not_allowed", "Not a method of this address"
+
+
 class Conflict(Problem):
     status, code, title = 409, "conflict", "The state does not allow it"
 
@@ -111,3 +115,9 @@ class TooMany(Problem):
 
 class Unavailable(Problem):
     status, code, title = 503, "unavailable", "Not available now"
+
+
+class Internal(Problem):
+    """A fault of ours. What happened stands in the log under the request id, never in the answer."""
+
+    status, code, title = 500, "internal", "Something went wrong on our side"

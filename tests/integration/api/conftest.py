@@ -1,0 +1,199 @@
+"""Tenants, tokens, and one refund at each of its stations, made by the services that make them in production."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.test import Client
+
+from agentops.audit.entries import SYSTEM
+from agentops.kernel import sealed
+from agentops.kernel.ids import uuid7
+from agentops.sdk.agents import agent
+from agentops.tenancy import vault
+from agentops.tenancy.access import create_tenant, join
+from agentops.tenancy.models import Membership, Tenant, User
+from agentops.tenancy.principals import SCOPES, authenticate, issue
+from approvals.models import Approval, ReviewLimit
+from approvals.policy import Verdict
+from approvals.services import AUTHORITY, submit
+from approvals.states import Outcome
+from operations.connectors.base import Answer, Facts, Field
+from operations.connectors.base import Verdict as Evident
+from operations.connectors.registry import CONNECTORS
+from operations.dispatch import call_of, commit_attempt
+from operations.findings import Evidence, take
+from operations.models import Connection, Operation
+from operations.moves import Locked, lock
+from operations.services import connection_place, intend, propose
+from operations.states import Source
+from runs.models import AgentRun, Slot
+from runs.services import Start, start_run
+
+PROOF = {"id": "re_1", "object": "refund", "amount": 48900, "currency": "eur", "status": "succeeded"}
+
+
+@dataclass
+class Caller:
+    """A client that signs with one token."""
+
+    token: str
+
+    def get(self, path: str, **headers: str) -> Any:
+        return Client().get(path, headers=self._headers(headers))
+
+    def post(self, path: str, body: Any = None, *, key: str | None = None, **headers: str) -> Any:
+        given = self._headers(headers) | ({"Idempotency-Key": key} if key is not None else {})
+        text = body if isinstance(body, str | bytes) else "" if body is None else json.dumps(body)
+        return Client().post(path, text, content_type="application/json", headers=given)
+
+    def _headers(self, more: dict[str, str]) -> dict[str, str]:
+        named = {name.replace("_", "-"): value for name, value in more.items()}
+        return {"Authorization": f"Bearer {self.token}"} | named
+
+
+def _tenant(slug: str) -> Tenant:
+    tenant = create_tenant(slug, slug.capitalize())
+    Slot.objects.get_or_create(tenant=tenant)
+    connection_id = uuid7()
+    Connection.objects.create(
+        id=connection_id,
+        tenant=tenant,
+        name="payments",
+        connector="stripe",
+        base_url="http://127.0.0.1:9",
+        sealed_credential=sealed.seal_json(
+            vault.for_tenant(tenant.id), connection_place(connection_id), {"secret": "sk_test_x"}
+        ),
+    )
+    return tenant
+
+
+@pytest.fixture(autouse=True)
+def _forget_keys():
+    vault.forget()
+
+
+@pytest.fixture
+def acme(db):
+    return _tenant("acme")
+
+
+@pytest.fixture
+def globex(db):
+    return _tenant("globex")
+
+
+@pytest.fixture
+def caller_of():
+    """`caller_of(tenant)` may do all but decide; `caller_of(tenant, "runs:read", person=rosa)` what it is given."""
+
+    def make(tenant: Tenant, *scopes: str, person: User | None = None) -> Caller:
+        wanted = scopes or [scope for scope in SCOPES if scope != "approvals:decide"]
+        _, text = issue(tenant, str(uuid7()), wanted, person=person)
+        return Caller(text)
+
+    return make
+
+
+@pytest.fixture
+def caller(acme, caller_of):
+    return caller_of(acme)
+
+
+@pytest.fixture
+def person():
+    def make(tenant: Tenant, name: str, role: str = Membership.Role.REVIEWER, limit_minor: int = 0) -> User:
+        user = User.objects.create_user(name, first_name=name.capitalize())
+        join(tenant, user, Membership.Role(role))
+        if limit_minor:
+            ReviewLimit.objects.create(
+                tenant=tenant, reviewer=user, currency="EUR", each_minor=limit_minor, action=""
+            )
+        return user
+
+    return make
+
+
+@pytest.fixture
+def reviewer(acme, person, caller_of):
+    """A caller whose token is bound to a person who may approve up to 1,000 EUR."""
+    rosa = person(acme, "rosa", limit_minor=100_000)
+    return caller_of(acme, "runs:read", "approvals:read", "approvals:decide", person=rosa)
+
+
+@pytest.fixture
+def a_run():
+    """A queued run, started by a token of its own."""
+
+    def make(tenant: Tenant, **wanted: Any) -> AgentRun:
+        _, text = issue(tenant, str(uuid7()), SCOPES)
+        principal = authenticate(text, "rest")
+        known = agent("support-agent")
+        assert principal
+        assert known
+        with transaction.atomic():
+            run, _ = start_run(
+                principal, known, Start(**{"input": "Refund it.", **wanted}), trace_id="a" * 32
+            )
+        return run
+
+    return make
+
+
+@pytest.fixture
+def a_refund():
+    """A refund that `run` proposes, and what policy says to it: by default a person is asked."""
+
+    def make(
+        run: AgentRun, order: str = "A-1002", outcome: Outcome = Outcome.REQUIRE_APPROVAL
+    ) -> tuple[Operation, Approval | None]:
+        params = {
+            "charge": "ch_1",
+            "order": order,
+            "line": "1",
+            "amount_minor": 48900,
+            "currency": "EUR",
+            "reason": "damaged",
+        }
+        facts = Facts(fields=[Field("refunded", 0, 48900, "money")])
+        verdict = Verdict(
+            outcome, "refund.limit", ("refund.limit",), sentences={"en": "Above the limit.", "zh": "超过上限。"}
+        )
+        intended = intend(run, "refund.create", target=f"order:{order}", params=params, reference=f"{order}/1")
+        with transaction.atomic():
+            locked = AgentRun.objects.select_for_update().get(pk=run.pk)
+            proposed = propose(locked, f"turn-1/call-0/{order}", intended, SYSTEM)
+            approval = submit(proposed.locked, verdict, facts, SYSTEM)
+        return Operation.objects.get(pk=proposed.operation.pk), approval
+
+    return make
+
+
+@pytest.fixture
+def sent():
+    """An allowed operation with one request on the wire whose answer has not come."""
+
+    def make(operation: Operation) -> Operation:
+        with transaction.atomic():
+            locked: Locked = lock(operation.id)
+            call = call_of(Operation.objects.select_related("connection", "tenant", "run").get(pk=operation.pk))
+            commit_attempt(locked, call, CONNECTORS["stripe"].build(call), AUTHORITY, "worker")
+        return Operation.objects.get(pk=operation.pk)
+
+    return make
+
+
+@pytest.fixture
+def settled(sent):
+    """An allowed operation that was sent, with the provider's proof."""
+
+    def make(operation: Operation) -> Operation:
+        sent(operation)
+        return take(
+            operation.id, Evidence(Source.ANSWER, Answer(Evident.APPLIED, "re_1", PROOF), attempt=1)
+        )
+
+    return make
