@@ -110,8 +110,7 @@ def _start_provider(supervisor: Supervisor, told: Mapping[str, str], ports: Mapp
         sys.executable, "-m", "agentops.demo.provider",
         "--port", str(ports["provider"]), "--payments-port", str(ports["payments"]), "--shop-port", str(ports["shop"]),
         "--books", f"{told['AGENTOPS_DATA']}/provider.db",
-        # Read when the first token comes in, and by then the web process answers.
-        "--jwks", f"{told['AGENTOPS_BASE_URL']}/.well-known/jwks.json",
+        "--jwks", f"{told['AGENTOPS_DATA']}/jwks.json",  # written by the seed, read when the first token comes in
     )  # fmt: skip
     with stage("payment provider and shop"):
         provider = supervisor.add(Child("provider", serve, told))
