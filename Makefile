@@ -35,8 +35,9 @@ types: installed-dev
 imports: installed-dev
 	@.venv/bin/lint-imports
 
+# Compares models with migrations; the missing server that Django warns of is not needed for it.
 migrations: installed-dev
-	@$(python) manage.py makemigrations --check --dry-run
+	@$(python) -W "ignore:Got an error checking:RuntimeWarning" manage.py makemigrations --check --dry-run
 
 browser: installed-dev
 	@$(python) -m agentops.local.browser
