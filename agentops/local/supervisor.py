@@ -97,7 +97,7 @@ class Supervisor:
         self, name: str, argv: Sequence[str], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         """Starts something that ends by itself; its output goes to a log file of that name."""
-        errand = spawn(argv, env=environment, log=self._folder.log(name))
+        errand = spawn(argv, env=environment, log=self._folder.open_log(name))
         self._errands.append(errand)
         return errand
 
