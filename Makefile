@@ -24,13 +24,13 @@ unit: installed-dev
 check: format lint types imports migrations
 
 format: installed-dev
-	@$(python) -m ruff format --check .
+	@.venv/bin/ruff format --check .
 
 lint: installed-dev
-	@$(python) -m ruff check .
+	@.venv/bin/ruff check .
 
 types: installed-dev
-	@$(python) -m mypy
+	@.venv/bin/mypy
 
 imports: installed-dev
 	@.venv/bin/lint-imports

@@ -14,7 +14,7 @@ from agentops.local.terminal import CannotStart, say
 def main() -> int:
     try:
         port = _port()
-        folder = Folder((ROOT / os.environ.get("AGENTOPS_DATA", ".agentops")).resolve())
+        folder = Folder((ROOT / (os.environ.get("AGENTOPS_DATA") or ".agentops")).resolve())
         folder.lock(f"http://{HOST}:{port}/")
     except CannotStart as refusal:
         say(str(refusal))
@@ -38,7 +38,7 @@ def _supervise(folder: Folder, port: int) -> int:
 
 
 def _port() -> int:
-    text = os.environ.get("PORT", "8000")
+    text = os.environ.get("PORT") or "8000"
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise CannotStart(
             f"PORT={text} is not a port: give a number from 1 to 65535, as in `make up PORT=8001`."

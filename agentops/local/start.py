@@ -77,7 +77,7 @@ def _start_postgres(supervisor: Supervisor, folder: Folder, port: int) -> str:
             folder.root / "postgres",
             port=port,
             password=folder.secret("postgres"),
-            log=folder.log("postgres"),
+            log=folder.open_log("postgres"),
             durable=True,
         )
         cluster.prepare()
