@@ -74,6 +74,7 @@ async def failure(model: str, **how: Any) -> ModelError:
     assert KEY not in failed.value.message
     assert "Jane" not in failed.value.message
     assert model in failed.value.message
+    assert failed.value.__cause__ is None
     assert failed.value.__context__ is None or failed.value.__suppress_context__
     return failed.value
 

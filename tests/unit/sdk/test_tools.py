@@ -126,6 +126,37 @@ def test_hostile_arguments_are_refused_with_a_complaint(raw: Any):
     assert "\x00" not in refused.value.message
 
 
+@tool(reads=True)
+def measure(
+    ctx: ToolContext,
+    share: float = 1.0,
+    note: str = "",
+    deep: dict[str, dict[str, dict[str, int]]] | None = None,
+) -> Found:
+    """Measure."""
+    return Found(id=note)
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_is_no_argument(constant: str):
+    with pytest.raises(InvalidArguments):
+        measure.bind(f'{{"share": {constant}}}')
+
+
+def test_free_text_is_bounded_before_it_is_read():
+    measure.bind({"note": "x" * (MAX_ARGUMENTS_CHARS - 20)})
+    with pytest.raises(InvalidArguments, match="send less"):
+        measure.bind({"note": "x" * MAX_ARGUMENTS_CHARS})
+
+
+def test_a_complaint_about_deep_places_is_bounded():
+    deep = {f"{n}{'k' * 200}": {"k" * 200: {"k" * 200: "secret"}} for n in range(20)}
+    with pytest.raises(InvalidArguments) as refused:
+        measure.bind({"deep": deep})
+    assert len(refused.value.message) == MAX_COMPLAINT_CHARS
+    assert "secret" not in refused.value.message
+
+
 def test_a_complaint_is_bounded_and_never_repeats_values():
     with pytest.raises(InvalidArguments) as refused:
         find.bind({"order_id": "secret-value"} | {f"{'k' * 500}{n}": 1 for n in range(80)})
