@@ -58,7 +58,9 @@ CASES = [
 def test_an_answer_means_what_the_table_says(provider: Provider, subject: Subject, row: Row) -> None:
     call = subject.call(provider, timeout_seconds=row.timeout_seconds)
     provider.fault(row.fault, times=1, door=subject.door, **row.more)
+    began = time.monotonic()
     answer = subject.send(call)
+    assert time.monotonic() - began < row.timeout_seconds + 0.5
     assert (answer.verdict, len(subject.effects(provider, call))) == (row.verdict, row.effects)
     assert (answer.receipt is not None and answer.provider_ref != "") is (
         row.verdict in (Verdict.APPLIED, Verdict.ACCEPTED) or row.fault == "wrong_amount"
