@@ -80,6 +80,15 @@ AGENTOPS_DRIVER_CAP = number("AGENTOPS_DRIVER_CAP", 400)  # runs one worker proc
 AGENTOPS_DRIVER_CONNECTIONS = number("AGENTOPS_DRIVER_CONNECTIONS", 8)
 AGENTOPS_TOOL_THREADS = number("AGENTOPS_TOOL_THREADS", 8)
 AGENTOPS_SEND_SECONDS = number("AGENTOPS_SEND_SECONDS", 10)  # time-out of one request to a provider
+AGENTOPS_STREAM_HEARTBEAT_SECONDS = number(
+    "AGENTOPS_STREAM_HEARTBEAT_SECONDS", 15
+)  # silence of a stream at most
+AGENTOPS_STREAM_RECHECK_SECONDS = number(
+    "AGENTOPS_STREAM_RECHECK_SECONDS", 60
+)  # between looks at a reader's rights
+AGENTOPS_STREAM_STALL_SECONDS = number(
+    "AGENTOPS_STREAM_STALL_SECONDS", 30
+)  # a client that does not read is cut then
 AGENTOPS_LOOKUP_LAG_SECONDS = number("AGENTOPS_LOOKUP_LAG_SECONDS", 2)  # the demo provider's declared lag
 
 # --- Models and agents ------------------------------------------------------------------------------------------
@@ -91,6 +100,9 @@ AGENTOPS_A2A = switch("AGENTOPS_A2A")
 # --- Where the outside is ---------------------------------------------------------------------------------------
 PORT = number("PORT", 8000)
 AGENTOPS_BASE_URL = text("AGENTOPS_BASE_URL", f"http://127.0.0.1:{PORT}")
+AGENTOPS_PROXIES = text(
+    "AGENTOPS_PROXIES"
+)  # addresses by comma whose X-Forwarded-For and -Proto are believed
 AGENTOPS_PROVIDER_URL = text("AGENTOPS_PROVIDER_URL")
 AGENTOPS_PAYMENTS_URL = text("AGENTOPS_PAYMENTS_URL", AGENTOPS_PROVIDER_URL)
 AGENTOPS_SHOP_URL = text("AGENTOPS_SHOP_URL")

@@ -84,7 +84,9 @@ async def _tell(groups: list[str]) -> None:
     layer = get_channel_layer()
     for group in groups:
         try:
-            await asyncio.wait_for(layer.group_send(group, {"type": "news"}), SEND_TIMEOUT_SECONDS)
+            await asyncio.wait_for(
+                layer.group_send(group, {"type": "news", "group": group}), SEND_TIMEOUT_SECONDS
+            )
         except Exception as error:  # a lost hint costs a poll interval, never an event
             log.info("hint_lost", group=group, error=type(error).__name__)
             return
