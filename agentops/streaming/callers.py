@@ -4,21 +4,22 @@ from dataclasses import dataclass
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth import get_user
+from django.db.models import QuerySet
 
 from agentops.audit.entries import Actor
 from agentops.kernel.ids import parse
 from agentops.kernel.problems import NotFound, NotYours, Unauthorized
-from agentops.tenancy import bearer
+from agentops.tenancy import bearer, rates
 from agentops.tenancy.models import User
-from approvals.queries import tenants_for
+from agentops.tenancy.principals import Principal
+from runs import queries
 from runs.models import AgentRun
 from runs.services import actor_of
 
-# Withdrawn rights, a token revoked and a session ended all come to one of these.
+# Rights withdrawn, a token revoked and a session ended all come to one of these.
 REFUSALS = (Unauthorized, NotYours, NotFound)
 
 
@@ -26,24 +27,26 @@ REFUSALS = (Unauthorized, NotYours, NotFound)
 class TokenCaller:
     """A caller by its `Authorization` header; `channel` is `rest` or `websocket`."""
 
-    authorization: str | None
+    authorization: str
     channel: str
+
+    def principal(self, scope: str) -> Principal:
+        principal = bearer.principal_of(self.authorization, self.channel)
+        bearer.require(principal, scope)
+        return principal
 
     def run(self, run_id: str) -> AgentRun:
         """The run shown as `run_id`; raises one of REFUSALS."""
-        principal = bearer.principal_of(self.authorization, self.channel)
-        bearer.require(principal, "runs:read")
-        return _found(run_id, [principal.tenant.id])
+        return _found(queries.for_principal(self.principal("runs:read")), run_id)
 
     def canceller(self, run: AgentRun) -> Actor:
-        principal = bearer.principal_of(self.authorization, self.channel)
-        bearer.require(principal, "runs:write")
-        return actor_of(principal)
+        """Who is recorded as cancelling `run`; raises one of REFUSALS where this caller may not."""
+        return actor_of(self.principal("runs:write"))
 
 
 @dataclass(frozen=True)
 class SessionCaller:
-    """A person by the session of the admin; read anew each time, so that a sign-out counts at once."""
+    """A person by the session of the admin, read anew each time: a sign-out counts at once."""
 
     session_key: str | None
 
@@ -56,8 +59,7 @@ class SessionCaller:
         return user
 
     def run(self, run_id: str) -> AgentRun:
-        tenants = tenants_for(self.person(), "view_runs")
-        return _found(run_id, tenants.values_list("id", flat=True))
+        return _found(queries.visible(self.person()), run_id)
 
     def canceller(self, run: AgentRun) -> Actor:
         person = self.person()
@@ -71,6 +73,13 @@ class SessionCaller:
 type Caller = TokenCaller | SessionCaller
 
 
+def arrive(caller: Caller, run_id: str) -> AgentRun:
+    """The run that `caller` wants to read; each arrival of a token counts as one of its requests."""
+    if isinstance(caller, TokenCaller):
+        rates.take(caller.principal("runs:read"))
+    return caller.run(run_id)
+
+
 def may_still_read(caller: Caller, run_id: str) -> bool:
     try:
         caller.run(run_id)
@@ -79,13 +88,9 @@ def may_still_read(caller: Caller, run_id: str) -> bool:
     return True
 
 
-def _found(run_id: str, tenant_ids: Any) -> AgentRun:
-    key: UUID | None = parse("run", run_id)
-    run = (
-        AgentRun.objects.filter(pk=key, tenant_id__in=tenant_ids).select_related("tenant").first()
-        if key
-        else None
-    )
+def _found(runs: QuerySet[AgentRun], run_id: str) -> AgentRun:
+    key = parse("run", run_id)
+    run = runs.select_related("tenant").filter(pk=key).first() if key else None
     if run is None:
-        raise NotFound(f"There is no run {run_id[:60]!r}. GET /v1/runs lists the runs you may see.")
+        raise NotFound("There is no such run. Check the id that POST /v1/runs answered.")
     return run

@@ -45,6 +45,13 @@ def start(run: AgentRun, position: str | None) -> Start:
     return Start(run, oldest - 1, oldest, reason, _reset(run, oldest, reason))
 
 
+def under_way(run: AgentRun) -> dict[str, bool]:
+    """The mark of a run that is on its way to an end and waits for its effects."""
+    if run.is_terminal or not run.ending:
+        return {}
+    return {"cancelling" if run.ending == "cancelled" else "failing": True}
+
+
 def _reset(run: AgentRun, oldest: int, reason: str) -> Frame:
     """What a reader has does not lead on from here: it is to forget its events and take the run's state instead."""
     data = {
@@ -55,6 +62,4 @@ def _reset(run: AgentRun, oldest: int, reason: str) -> Frame:
         "blocked_on": run.blocked_on,
         "status_url": f"/v1/runs/{run.public_id}",
     }
-    if run.ending and not run.is_terminal:
-        data["cancelling" if run.ending == "cancelled" else "failing"] = True
-    return frame(body(run.id, oldest - 1, "stream.reset", now(), data))
+    return frame(body(run.id, oldest - 1, "stream.reset", now(), data | under_way(run)))

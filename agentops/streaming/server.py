@@ -1,6 +1,7 @@
 """uvicorn as we run it: streams end when the process is told to stop, readers that do not read are cut off."""
 
 import signal
+import socket
 from types import FrameType
 from typing import Any
 
@@ -28,6 +29,11 @@ class Server(uvicorn.Server):
         if counter % 10 == 0:
             self._cut_off_stalled()
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for connection in self._stalled:
+            connection.transport.abort()
+        await super().shutdown(sockets)
 
     def _cut_off_stalled(self) -> None:
         """Once a second. A writer to a full buffer cannot end itself, and a closed transport would wait for ever."""

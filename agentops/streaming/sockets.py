@@ -22,11 +22,11 @@ from agentops.kernel.problems import BadRequest, Fault, NotFound, NotYours, Prob
 from agentops.telemetry.logs import logger
 from approvals.queries import tenants_for
 
-from .callers import Caller, SessionCaller, TokenCaller, may_still_read
+from .callers import Caller, SessionCaller, TokenCaller, arrive, may_still_read
 from .database import in_database
 from .follow import Withdrawn, follow
 from .live import Live
-from .positions import Start, start
+from .positions import Start, start, under_way
 
 log = logger(__name__)
 
@@ -43,7 +43,7 @@ async def run_socket(scope: Scope, receive: Receive, send: Send) -> None:
     run_id = scope["url_route"]["kwargs"]["run_id"]
     caller = _caller(scope)
     position = parse_qs(scope["query_string"].decode("latin-1")).get("after", [""])[0]
-    begin = await _open(receive, send, lambda: start(caller.run(run_id), position))
+    begin = await _open(receive, send, lambda: start(arrive(caller, run_id), position))
     if begin is not None:
         events = _send_events(_live(scope), begin, caller, send)
         await _serve(receive, send, events, partial(_answer, caller, run_id, scope["path"]))
@@ -191,15 +191,12 @@ def _reason(text: str) -> str:
 
 def _receipt_body(receipt: CancelReceipt) -> dict[str, Any]:
     run = receipt.run
-    return {
-        "type": "cancel.receipt",
-        "run_id": run.public_id,
-        "status": run.status,
-        "cancelling": receipt.has_open_effects,
-        "requested_by": receipt.requested_by,
-        "reason": receipt.reason,
-        "effects": [asdict(effect) for effect in receipt.effects],
-    }
+    effects = [asdict(effect) for effect in receipt.effects]
+    for effect in effects:
+        if not effect["provider_ref"]:
+            del effect["provider_ref"]
+    body = {"run_id": run.public_id, "status": run.status, "requested_by": receipt.requested_by}
+    return {"type": "cancel.receipt"} | body | {"reason": receipt.reason, "effects": effects} | under_way(run)
 
 
 def _caller(scope: Scope) -> Caller:

@@ -10,12 +10,11 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpRe
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
-from agentops.kernel.problems import BadRequest, Fault, Invalid, Problem, Unavailable
+from agentops.kernel.problems import BadRequest, Fault, Invalid, NotAllowed, Unavailable
 from agentops.telemetry.logs import logger
-from agentops.telemetry.requests import request_id
-from runs import events
+from runs.queries import events_after
 
-from .callers import TokenCaller, may_still_read
+from .callers import TokenCaller, arrive, may_still_read
 from .database import in_database
 from .follow import Withdrawn, follow
 from .frames import body_of
@@ -29,35 +28,19 @@ LIMIT, LIMIT_MOST = 100, 500
 HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 
 
-class MethodNotAllowed(Problem):
-    status, code, title = 405, "method_not_allowed", "Not a method of this address"
-
-
 @csrf_exempt  # no cookie counts here: whoever has the token in a header may ask
 async def run_events(request: HttpRequest, run_id: str) -> HttpResponseBase:
-    caller = TokenCaller(request.headers.get("Authorization"), "rest")
-    try:
-        if request.method != "GET":
-            raise MethodNotAllowed("A run's events can only be read. Use GET.", headers={"Allow": "GET"})
-        wants_json = (
-            request.get_preferred_type(["text/event-stream", "application/json"]) == "application/json"
-        )
-        if wants_json:
-            return await in_database(_page, request, caller, run_id)
-        begin = await in_database(_start, request, caller, run_id)
-        if begin.is_past_the_end and not begin.reset:
-            return HttpResponse(status=204, headers=HEADERS)
-        return StreamingHttpResponse(
-            _lines(_live(request), begin, caller), content_type="text/event-stream", headers=HEADERS
-        )
-    except Problem as problem:
-        return _told(request, problem)
-    except DatabaseError as error:
-        log.warning("stream_refused", error=type(error).__name__)
-        busy = Unavailable(
-            "The database cannot be read now. Try again in a moment.", headers={"Retry-After": "2"}
-        )
-        return _told(request, busy)
+    if request.method != "GET":
+        raise NotAllowed("A run's events can only be read. Use GET.", headers={"Allow": "GET"})
+    caller = TokenCaller(request.headers.get("Authorization", ""), "rest")
+    if request.get_preferred_type(["text/event-stream", "application/json"]) == "application/json":
+        return await in_database(_page, request, caller, run_id)
+    begin = await in_database(_start, request, caller, run_id)
+    if begin.is_past_the_end and not begin.reset:
+        return HttpResponse(status=204, headers=HEADERS)
+    return StreamingHttpResponse(
+        _lines(_live(request), begin, caller), content_type="text/event-stream", headers=HEADERS
+    )
 
 
 async def _lines(live: Live, begin: Start, caller: TokenCaller) -> AsyncIterator[bytes]:
@@ -80,44 +63,36 @@ async def _lines(live: Live, begin: Start, caller: TokenCaller) -> AsyncIterator
 
 def _start(request: HttpRequest, caller: TokenCaller, run_id: str) -> Start:
     position = request.headers.get("Last-Event-ID") or request.GET.get("after")
-    return start(caller.run(run_id), position)
+    return start(arrive(caller, run_id), position)
 
 
 def _page(request: HttpRequest, caller: TokenCaller, run_id: str) -> HttpResponse:
     begin = _start(request, caller, run_id)
-    if begin.reason:
+    run = begin.run
+    if begin.reset:
         raise BadRequest(
-            f"There is no such position in this run's events; they go from {begin.oldest} to"
-            f" {begin.run.last_event_seq}. Read from the beginning, or from {begin.after}.",
+            f"The events of this run go from {begin.oldest} to {run.last_event_seq}; `after` is no place among them."
+            f" Read on from {begin.after}.",
             code=begin.reason,
-            errors=[Fault(pointer="/after", detail="not a position of this run")],
+            errors=[Fault(pointer="/after", detail="not a place in this run's events")],
         )
+    items = [body_of(event) for event in events_after(run.id, begin.after, _limit(request))]
+    last = items[-1]["seq"] if items else begin.after
+    next_after = last if last < run.last_event_seq else None
+    return JsonResponse({"items": items, "next_after": next_after, "last_event_seq": run.last_event_seq})
+
+
+def _limit(request: HttpRequest) -> int:
     text = request.GET.get("limit", str(LIMIT))
     limit = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
     if not 1 <= limit <= LIMIT_MOST:
-        raise Invalid(
-            f"`limit` is a number from 1 to {LIMIT_MOST}.",
-            errors=[Fault(pointer="/limit", detail="out of range")],
-        )
-    items = [body_of(event) for event in events.after({begin.run.id: begin.after}, limit)]
-    last = items[-1]["seq"] if items else begin.after
-    body = {
-        "items": items,
-        "next_after": last if last < begin.run.last_event_seq else None,
-        "last_event_seq": begin.run.last_event_seq,
-    }
-    return JsonResponse(body, headers={"Cache-Control": "no-store"})
+        faults = [Fault(pointer="/limit", detail="out of range")]
+        raise Invalid(f"`limit` is a number from 1 to {LIMIT_MOST}.", errors=faults)
+    return limit
 
 
 def _live(request: HttpRequest) -> Live:
     state: dict[str, Any] = getattr(request, "scope", {}).get("state", {})
     if "live" not in state:
-        raise Unavailable("This process serves no streams: it is to run under `manage.py serve`.")
+        raise Unavailable("This process serves no streams: start the web process with `manage.py serve`.")
     return cast(Live, state["live"])
-
-
-def _told(request: HttpRequest, problem: Problem) -> HttpResponse:
-    body = problem.body(instance=request.path, request_id=request_id(request))
-    return JsonResponse(
-        body, status=problem.status, headers=problem.headers, content_type="application/problem+json"
-    )
