@@ -185,7 +185,7 @@ def test_without_one_clear_order_it_asks(shop: Shop, text: str, expected: str):
     ("order_id", "expected"),
     [
         ("A-9999", "cannot find order A-9999"),
-        ("A-403", "does not show order A-403 to this customer"),
+        ("A-403", "belongs to another customer"),
         ("A-500", "too busy"),
         ("A-418", "HTTP 418"),
         ("A-7", "cannot be read"),
