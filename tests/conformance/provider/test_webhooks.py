@@ -14,7 +14,7 @@ def announcing(own_provider, receiver):
 
 
 def taken(receiver):
-    body, signature = receiver.taken.get(timeout=3)
+    body, signature = receiver.taken.get(timeout=10)
     return stripe.Webhook.construct_event(body, signature, SECRET)
 
 
@@ -33,7 +33,7 @@ def test_a_refund_is_announced_and_signed(announcing, receiver):
 
 def test_a_changed_body_or_another_secret_is_noticed(announcing, receiver):
     announcing.refund(announcing.new_order())
-    body, signature = receiver.taken.get(timeout=3)
+    body, signature = receiver.taken.get(timeout=10)
     for payload, secret in ((body.replace(b"succeeded", b"failed"), SECRET), (body, "whsec_other")):
         with pytest.raises(stripe.SignatureVerificationError):
             stripe.Webhook.construct_event(payload, signature, secret)
