@@ -62,7 +62,7 @@ class Stack:
             self._make = subprocess.Popen(
                 ["make", "up", f"PORT={self.port}", f"AGENTOPS_DATA={self.data}"],
                 cwd=ROOT,
-                env=environment(),
+                env=environment(AGENTOPS_HOLD_SECONDS="1"),  # a person may take longer, a test not
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
