@@ -240,6 +240,7 @@ SECURE_CSP = {
     "frame-ancestors": ["'none'"],
     "base-uri": ["'none'"],
 }
+CSRF_FAILURE_VIEW = "agentops.console.errors.stale_form"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SESSION_COOKIE_HTTPONLY = True

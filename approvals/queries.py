@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import OuterRef, Q, QuerySet, Subquery
+from guardian.models import GroupObjectPermission, UserObjectPermission
 from guardian.shortcuts import get_objects_for_user
 
 from agentops.kernel.sealed import Place
@@ -81,13 +82,28 @@ def within_limit(user: User, approval: Approval) -> bool:
 
 def who_can_approve(approval: Approval) -> list[User]:
     """People who may approve this proposal: with the right in its tenant, the limit, and not among its requesters."""
-    people = User.objects.filter(is_active=True, memberships__tenant_id=approval.tenant_id).order_by(
-        "username"
+    granted: dict[str, Any] = {
+        "permission__codename": "decide_approvals",
+        "permission__content_type__app_label": "tenancy",
+        "object_pk": str(approval.tenant_id),
+    }
+    people = User.objects.filter(
+        Q(pk__in=UserObjectPermission.objects.filter(**granted).values("user_id"))
+        | Q(pk__in=GroupObjectPermission.objects.filter(**granted).values("group__user")),
+        is_active=True,
+        memberships__tenant_id=approval.tenant_id,
     )
+    if approval.amount_minor is not None:
+        limits = ReviewLimit.objects.filter(
+            tenant_id=approval.tenant_id,
+            reviewer_id=OuterRef("pk"),
+            currency=approval.currency,
+            action__in=[approval.action, ""],
+        )
+        limit = Subquery(limits.order_by("-action").values("each_minor")[:1])
+        people = people.annotate(limit_minor=limit).filter(limit_minor__gte=approval.amount_minor)
     return [
         person
-        for person in people.distinct()
-        if person.has_perm("tenancy.decide_approvals", approval.tenant)
-        and within_limit(person, approval)
-        and f"user:{person.pk}" not in approval.requesters
+        for person in people.distinct().order_by("username")
+        if f"user:{person.pk}" not in approval.requesters
     ]

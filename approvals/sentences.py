@@ -27,6 +27,8 @@ _LABELS: Mapping[str, Mapping[str, str]] = {
     "en": {
         "amount": "Amount",
         "charge": "Charge",
+        "mail": "Mail",
+        "mail_to": "Mail to",
         "customer": "Customer",
         "line": "Order line",
         "note": "Note",
@@ -43,6 +45,8 @@ _LABELS: Mapping[str, Mapping[str, str]] = {
     "zh": {
         "amount": "金额",
         "charge": "扣款",
+        "mail": "邮件",
+        "mail_to": "收件人",
         "customer": "客户",
         "line": "订单行",
         "note": "备注",
@@ -71,14 +75,22 @@ _CODES: Mapping[str, Mapping[str, str]] = {
         "other": "其他",
     },
 }
-# {value} is formatted; {source} is the system whose word it is.
+# {value} is formatted; {source} is the system whose word it is. A yes or no has a sentence each.
 _FACTS: Mapping[str, Mapping[str, str]] = {
     "en": {
         "refundable_minor": "{value} of this charge can still be refunded, says {source}",
         "captured_minor": "{value} was paid, says {source}",
         "refunded_minor": "{value} has been refunded so far, says {source}",
+        "line_minor": "{value} was paid for this order line, says {source}",
         "order_status": "The order is {value}, says {source}",
+        "order_charge": "The order was paid with {value}, says {source}",
+        "order_customer": "The order is of customer {value}, says {source}",
         "charge_status": "The charge is {value}, says {source}",
+        "charge_currency": "The charge is in {value}, says {source}",
+        "is_cancelled": "The order is cancelled, says {source}",
+        "is_cancelled.no": "The order is not cancelled, says {source}",
+        "address_unchanged": "The customer's address is the same as when this was proposed, says {source}",
+        "address_unchanged.no": "The customer's address has changed since this was proposed, says {source}",
         "": "{label} is {value}, says {source}",
         "yes": "yes",
         "no": "no",
@@ -87,20 +99,35 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
         "refundable_minor": "{source}:此扣款还可退 {value}",
         "captured_minor": "{source}:已付 {value}",
         "refunded_minor": "{source}:已退款 {value}",
+        "line_minor": "{source}:此订单行已付 {value}",
         "order_status": "{source}:订单{value}",
-        "charge_status": "{source}:扣款状态为{value}",
+        "order_charge": "{source}:订单的扣款为 {value}",
+        "order_customer": "{source}:订单属于客户 {value}",
+        "charge_status": "{source}:扣款状态为 {value}",
+        "charge_currency": "{source}:扣款币种为 {value}",
+        "is_cancelled": "{source}:订单已取消",
+        "is_cancelled.no": "{source}:订单未取消",
+        "address_unchanged": "{source}:客户地址与提出时相同",
+        "address_unchanged.no": "{source}:客户地址在提出后已变更",
         "": "{source}:{label}为{value}",
         "yes": "是",
         "no": "否",
     },
 }
+# What must hold when it is sent. {bound} is formatted; "same": it must be as it is.
 _GUARDS: Mapping[str, Mapping[str, str]] = {
     "en": {
-        ">=": "must still be at least {bound}",
-        "<=": "must still be at most {bound}",
-        "==": "must still be {bound}",
+        ">=": " (at least {bound} is needed)",
+        "<=": " (at most {bound} is allowed)",
+        "==": " (must be {bound})",
+        "same": " (must stay so until it is sent)",
     },
-    "zh": {">=": "发送时须不低于 {bound}", "<=": "发送时须不高于 {bound}", "==": "发送时须仍为{bound}"},
+    "zh": {
+        ">=": "(至少需要 {bound})",
+        "<=": "(最多允许 {bound})",
+        "==": "(须为 {bound})",
+        "same": "(发送前须保持不变)",
+    },
 }
 _REASONS: Mapping[str, Mapping[str, str]] = {
     "en": {
@@ -230,17 +257,18 @@ def fact_sentence(fact: Mapping[str, Any], language: str = "en", *, currency: st
     """`€489.00 of this charge can still be refunded, says payments.` with its guard, where the fact has one."""
     words = _FACTS[spoken(language)]
     name, value = fact["name"], fact["value"]
-    kind = "money" if name.endswith("_minor") else "code"
-    sentence = words.get(name, words[""]).format(
+    kind = "money" if name.endswith("_minor") else "code" if name.endswith("_status") else "text"
+    key = f"{name}.no" if value is False and f"{name}.no" in words else name
+    sentence = words.get(key, words[""]).format(
         label=field_label(name, language),
         value=field_value(value, kind, currency, language),
         source=fact["source"],
     )
     guard = fact.get("guard")
     if guard:
-        bound = field_value(guard["bound"], kind, currency, language)
-        rule = _GUARDS[spoken(language)].get(guard["relation"], "")
-        sentence += f" ({rule.format(bound=bound)})" if rule else ""
+        is_same = guard["relation"] == "==" and guard["bound"] == value
+        rule = _GUARDS[spoken(language)].get("same" if is_same else guard["relation"], "")
+        sentence += rule.format(bound=field_value(guard["bound"], kind, currency, language))
     return sentence if spoken(language) == "zh" else f"{sentence}."
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .states import OperationStatus, Source, Verdict
 
 if TYPE_CHECKING:
-    from .models import Finding, Operation
+    from .models import Operation
 
 _SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥", "CNY": "CN¥", "INR": "₹", "KRW": "₩"}
 _WITHOUT_MINOR_UNIT = frozenset(
@@ -255,10 +255,13 @@ def _status_words(operation: "Operation") -> tuple[str, str]:
     return str(operation.status), ""
 
 
-def finding_sentence(finding: "Finding", language: str = "en") -> str:
-    """`A look-up at the provider: not found.`, with the provider's reference where it names one."""
+def finding_sentence(finding: Mapping[str, Any], language: str = "en") -> str:
+    """`A look-up at the provider: not found.`, with the provider's reference where it names one.
+
+    `finding` is one of `operations.queries.findings`.
+    """
     spoken_in = spoken(language)
-    source = _SOURCES[spoken_in].get(finding.source, finding.source)
-    verdict = _VERDICTS[spoken_in].get(finding.verdict, finding.verdict)
-    reference = f" ({finding.provider_ref})" if finding.provider_ref else ""
+    source = _SOURCES[spoken_in].get(finding["source"], finding["source"])
+    verdict = _VERDICTS[spoken_in].get(finding["verdict"], finding["verdict"])
+    reference = f" ({finding['provider_ref']})" if finding.get("provider_ref") else ""
     return f"{source}: {verdict}{reference}."

@@ -1,9 +1,62 @@
-"""The admin site: Django's own, with the console's pages in front."""
+"""The admin site: Django's own, with the console's pages in front and its shell around every page."""
 
+from typing import Any
+
+from django.conf import settings
 from django.contrib import admin
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import URLPattern, URLResolver, path
+from django.views.decorators.http import require_safe
 
 
 class ConsoleSite(admin.AdminSite):
     site_header = "AgentOps"
     site_title = "AgentOps"
     index_title = "Overview"
+    site_url = None
+    enable_nav_sidebar = False
+
+    def get_urls(self) -> list[URLPattern | URLResolver]:
+        from . import inbox, operation_pages, overview, review, run_pages  # models are loaded by now
+
+        def page(route: str, view: Any, name: str) -> URLPattern:
+            found: URLPattern = path(route, self.admin_view(view), name=name)
+            return found
+
+        return [
+            page("", overview.overview, "index"),
+            page("counts/", counts, "counts"),
+            page("approvals/", inbox.inbox, "approvals"),
+            page("approvals/<slug:approval_id>/", review.review, "approvals_review"),
+            page("runs/", run_pages.run_list, "runs"),
+            page("runs/<slug:run_id>/", run_pages.run_page, "runs_page"),
+            page("runs/<slug:run_id>/events/", run_pages.run_events, "runs_events"),
+            page("runs/<slug:run_id>/cancel/", run_pages.cancel, "runs_cancel"),
+            page("operations/", operation_pages.operation_list, "operations"),
+            page("operations/<slug:operation_id>/", operation_pages.operation_page, "operations_page"),
+            *super().get_urls(),
+        ]
+
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        context: dict[str, Any] = super().each_context(request)
+        if context["has_permission"]:
+            from . import shell
+
+            context |= shell.context(request)
+        context["environment"] = "Demo" if settings.AGENTOPS_DEMO else ""
+        return context
+
+
+@require_safe
+def counts(request: HttpRequest) -> HttpResponse:
+    """The sidebar's figures, fetched again by a page that stays open."""
+    from agentops.kernel.clock import now
+
+    from . import shell
+    from .access import access_of
+
+    found = shell.count(access_of(request))
+    return JsonResponse(
+        {"approvals": found.approvals, "unclear": found.unclear, "at": f"{now():%H:%M:%S}"},
+        headers={"Cache-Control": "no-store"},
+    )

@@ -53,7 +53,26 @@ def test_a_fact_names_its_source_and_what_must_still_hold() -> None:
         "€489.00 of this charge can still be refunded, says payments."
     )
     guarded = fact | {"guard": {"relation": ">=", "bound": 48_900}}
-    assert fact_sentence(guarded, currency="EUR").endswith("(must still be at least €489.00).")
+    assert fact_sentence(guarded, currency="EUR").endswith("(at least €489.00 is needed).")
+
+
+def test_a_fact_that_must_not_move_says_so() -> None:
+    fact = {
+        "name": "order_charge",
+        "value": "ch_1_2",
+        "source": "shop",
+        "guard": {"relation": "==", "bound": "ch_1_2"},
+    }
+    assert fact_sentence(fact) == (
+        "The order was paid with ch_1_2, says shop (must stay so until it is sent)."
+    )
+    assert fact_sentence(fact | {"value": "ch_9"}).endswith("(must be ch_1_2).")
+
+
+def test_a_yes_and_a_no_have_a_sentence_each() -> None:
+    fact = {"name": "is_cancelled", "value": False, "source": "shop"}
+    assert fact_sentence(fact) == "The order is not cancelled, says shop."
+    assert fact_sentence(fact | {"value": True}) == "The order is cancelled, says shop."
     assert fact_sentence({"name": "gift", "value": True, "source": "shop"}) == "Gift is yes, says shop."
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from operations.models import Finding, Operation
+from operations.models import Operation
 from operations.sentences import (
     action_title,
     finding_sentence,
@@ -107,6 +107,6 @@ def test_every_status_has_its_words(status: str, language: str) -> None:
 @pytest.mark.parametrize("source", Source.values)
 @pytest.mark.parametrize("verdict", Verdict.values)
 def test_every_finding_has_its_words(source: str, verdict: str, language: str) -> None:
-    sentence = finding_sentence(Finding(source=source, verdict=verdict, provider_ref="re_91"), language)
+    sentence = finding_sentence({"source": source, "verdict": verdict, "provider_ref": "re_91"}, language)
     assert sentence.endswith("(re_91).")
     assert verdict not in sentence.split()

@@ -1,0 +1,190 @@
+"""The approvals inbox: what waits, the most pressing first, and whether this reader may decide it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from django.contrib import admin
+from django.db.models import (
+    BooleanField,
+    Case,
+    Count,
+    DateTimeField,
+    ExpressionWrapper,
+    F,
+    IntegerField,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Value,
+    When,
+)
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.views.decorators.http import require_safe
+
+from agentops.kernel.clock import Now, now
+from agentops.tenancy import vault
+from agentops.tenancy.models import User
+from approvals import queries, sentences
+from approvals.models import Approval, Decision, ReviewLimit
+from approvals.states import Risk
+
+from .access import Access, access_of
+from .shell import waiting
+
+if TYPE_CHECKING:
+    from django_stubs_ext import WithAnnotations
+
+    class _Rights(TypedDict):
+        limit_minor: int | None
+        may: bool
+        clock: datetime
+
+    RankedApproval = WithAnnotations[Approval, _Rights]
+else:
+    RankedApproval = Approval
+
+PAGE = 100
+SOON_MINUTES = 15
+FILTERS = {
+    "all": "All waiting",
+    "high": "High risk",
+    "soon": "Expiring soon",
+    "mine": "I may decide",
+    "today": "Decided by me today",
+}
+_RISK_ORDER = Case(
+    When(risk=Risk.HIGH, then=Value(0)),
+    When(risk=Risk.ELEVATED, then=Value(1)),
+    default=Value(2),
+    output_field=IntegerField(),
+)
+_SOON = ExpressionWrapper(Now() + Value(timedelta(minutes=SOON_MINUTES)), output_field=DateTimeField())
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the inbox. `may` is false where the reader can only look; `ending` is empty while it waits."""
+
+    approval: Approval
+    title: str
+    reason: str
+    risk_label: str
+    may: bool
+    ending: str = ""
+
+
+def limit_minor_of(user: User) -> Subquery:
+    """The amount up to which `user` may approve the row's proposal: the action's own limit before the general one."""
+    limits = ReviewLimit.objects.filter(
+        Q(action=OuterRef("action")) | Q(action=""),
+        reviewer=user,
+        tenant_id=OuterRef("tenant_id"),
+        currency=OuterRef("currency"),
+    )
+    return Subquery(limits.order_by("-action").values("each_minor")[:1])
+
+
+def with_rights(approvals: QuerySet[Approval], access: Access) -> QuerySet[RankedApproval]:
+    """The rows with `limit_minor` (None: no limit is set), `may` (this reader could approve it) and the clock."""
+    entitled = (
+        Q(tenant_id__in=access.within("decide_approvals"))
+        & (Q(amount_minor__isnull=True) | Q(limit_minor__gte=F("amount_minor")))
+        & ~Q(requesters__contains=[f"user:{access.user.pk}"])
+    )
+    may = Case(When(entitled, then=Value(True)), default=Value(False), output_field=BooleanField())
+    return approvals.annotate(limit_minor=limit_minor_of(access.user), clock=Now()).annotate(may=may)
+
+
+def queue(access: Access) -> QuerySet[RankedApproval]:
+    """All that waits and that the reader may see, in the order in which it should be decided."""
+    rows = with_rights(waiting(access.within("view_approvals")), access)
+    return rows.order_by(_RISK_ORDER, "expires_at", "id")
+
+
+def _filtered(approvals: QuerySet[RankedApproval], query: Mapping[str, str]) -> QuerySet[RankedApproval]:
+    match query.get("show"):
+        case "high":
+            approvals = approvals.filter(risk=Risk.HIGH)
+        case "soon":
+            approvals = approvals.filter(expires_at__lte=_SOON)
+        case "mine":
+            approvals = approvals.filter(may=True)
+    if query.get("action"):
+        approvals = approvals.filter(action=query["action"])
+    if query.get("tenant", "").isdecimal():
+        approvals = approvals.filter(tenant_id=int(query["tenant"]))
+    return approvals
+
+
+def _figures(access: Access) -> dict[str, Any]:
+    """How many wait, of which kind, and the oldest: one query."""
+    return with_rights(waiting(access.within("view_approvals")), access).aggregate(
+        all=Count("id"),
+        high=Count("id", filter=Q(risk=Risk.HIGH)),
+        soon=Count("id", filter=Q(expires_at__lte=_SOON)),
+        mine=Count("id", filter=Q(may=True)),
+    )
+
+
+def row_of(approval: Approval, *, may: bool) -> Row:
+    vault.opened(approval.data_key_id, approval.data_key)  # came with the row: no look-up for each one
+    sheet = queries.proposal(approval)
+    reasons = [sentences.reason_sentence(reason) for reason in sheet["reasons"]]
+    warnings = [sentences.warning_sentence(warning) for warning in sheet["warnings"]]
+    return Row(
+        approval=approval,
+        title=sentences.title(sheet),
+        reason=(warnings or reasons or [""])[0],
+        risk_label=sentences.risk_label(approval.risk),
+        may=may,
+    )
+
+
+def _decided_today(access: Access) -> list[Row]:
+    midnight = now().replace(hour=0, minute=0, second=0, microsecond=0)
+    decisions = (
+        Decision.objects.filter(
+            reviewer=access.user,
+            decided_at__gte=midnight,
+            tenant_id__in=access.within("view_approvals"),
+        )
+        .select_related("approval__tenant", "approval__data_key")
+        .order_by("-decided_at")[:PAGE]
+    )
+    rows = []
+    for decision in decisions:
+        row = row_of(decision.approval, may=False)
+        word = "You approved" if decision.verdict == "approve" else "You rejected"
+        rows.append(Row(row.approval, row.title, queries.reason(decision), row.risk_label, False, word))
+    return rows
+
+
+@require_safe
+def inbox(request: HttpRequest) -> HttpResponse:
+    access = access_of(request)
+    visible = access.require("view_approvals")
+    query = request.GET.dict()
+    show = query.get("show") if query.get("show") in FILTERS else "all"
+    figures = _figures(access)
+    if show == "today":
+        rows = _decided_today(access)
+    else:
+        approvals = _filtered(queue(access), query).select_related("tenant", "data_key")[: PAGE + 1]
+        rows = [row_of(approval, may=approval.may) for approval in approvals]
+    context = {
+        **admin.site.each_context(request),
+        "title": "Approvals",
+        "rows": rows[:PAGE],
+        "more": len(rows) > PAGE,
+        "figures": figures,
+        "show": show,
+        "tabs": [(key, label, figures.get(key)) for key, label in FILTERS.items()],
+        "tenants": {key: access.tenants[key] for key in visible} if len(visible) > 1 else {},
+        "tenant": query.get("tenant", ""),
+        "first": next((row.approval for row in rows if row.may), None),
+    }
+    return TemplateResponse(request, "console/approvals.html", context)
