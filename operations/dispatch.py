@@ -246,14 +246,17 @@ def send(departure: Departure) -> Operation:
             raise PastSendBy
 
     connection.close()  # nothing of the database is held while the provider thinks
-    try:
-        answer = connector.send(departure.call, departure.request, before_first_byte)
-    except PastSendBy:
-        answer = Answer(Verdict.NOT_SENT, code="past_send_by", detail="The attempt was too late to leave.")
-    except Exception as error:  # a fault of the connector says nothing about the provider
-        log.exception("connector_failed")
-        answer = Answer(Verdict.UNKNOWN, code="connector_failed", detail=type(error).__name__)
-    log.info("provider_answered", verdict=answer.verdict, code=answer.code, attempt=departure.attempt)
+    with bound_contextvars(operation_id=departure.call.operation_id):
+        try:
+            answer = connector.send(departure.call, departure.request, before_first_byte)
+        except PastSendBy:
+            answer = Answer(
+                Verdict.NOT_SENT, code="past_send_by", detail="The attempt was too late to leave."
+            )
+        except Exception as error:  # a fault of the connector says nothing about the provider
+            log.exception("connector_failed")
+            answer = Answer(Verdict.UNKNOWN, code="connector_failed", detail=type(error).__name__)
+        log.info("provider_answered", verdict=answer.verdict, code=answer.code, attempt=departure.attempt)
     return take(departure.operation_id, Evidence(Source.ANSWER, answer, attempt=departure.attempt))
 
 
