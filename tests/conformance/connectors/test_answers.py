@@ -274,3 +274,30 @@ def test_an_order_that_somebody_else_cancelled_is_refused_and_our_own_is_not(pro
     assert subject.connector.look_up(second).verdict == Verdict.REFUSED
     forgotten = replace(first, idempotency_key=first.idempotency_key + "_next")
     assert subject.send(forgotten).verdict == Verdict.APPLIED
+
+
+@pytest.mark.parametrize(
+    ("subject", "changed", "code"),
+    [
+        (SUBJECTS[1], {"order": "A-1"}, "other_order"),
+        (SUBJECTS[1], {"id": None}, "no_receipt"),
+        (SUBJECTS[2], {"operation_id": "op_other"}, "other_operation"),
+        (SUBJECTS[2], {"operation_id": None}, "other_operation"),
+    ],
+)
+def test_an_effect_of_the_shop_that_is_not_ours_is_a_contradiction(
+    provider: Provider, scripted: Scripted, subject: Subject, changed: dict[str, Any], code: str
+) -> None:
+    call = subject.call(provider, base_url=scripted.url)
+    effect = {"id": "x_1", "order": call.target, "operation_id": call.operation_id, **changed}
+    scripted.says(201, json.dumps(effect).encode())
+    answer = subject.send(call)
+    assert (answer.verdict, answer.code) == (Verdict.CONTRADICTION, code)
+
+
+@pytest.mark.parametrize("subject", SUBJECTS[1:3], ids=lambda subject: subject.name)
+def test_a_shop_that_cannot_read_our_keys_has_done_nothing(
+    provider: Provider, scripted: Scripted, subject: Subject
+) -> None:
+    scripted.says(503, b'{"error": {"code": "identity_keys_unavailable", "message": "Nothing was done."}}')
+    assert subject.send(subject.call(provider, base_url=scripted.url)).verdict == Verdict.NOT_SENT

@@ -53,6 +53,14 @@ def test_a_folder_that_cannot_be_written_is_surely_not_sent(
     assert MAIL.connector.look_up(call).verdict == Verdict.UNREACHABLE
 
 
+@pytest.mark.parametrize("key", ["../outside", "a/b", "", "x" * 81])
+def test_a_key_that_is_no_file_name_is_never_made_one(provider: Provider, settings, key: str) -> None:
+    call = MAIL.call(provider, idempotency_key=key)
+    with pytest.raises(ValueError, match="no file name"):
+        MAIL.send(call)
+    assert not settings.AGENTOPS_MAIL_DIR.exists()
+
+
 def test_what_each_way_can_do_is_told_apart() -> None:
     assert MAIL.connector.abilities_at("file:").can_look_up
     assert not MAIL.connector.abilities_at("smtp://mail.example:25").can_look_up

@@ -1,5 +1,7 @@
 """What a proposal rests on: whose the order is, what its charge can still give, and where a mail goes."""
 
+import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -83,6 +85,28 @@ def test_another_currency_breaks_a_guard(provider: Provider) -> None:
     assert _broken(REFUND, replace(call, params={**call.params, "currency": "USD"})) == ["charge_currency"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "broken"),
+    [
+        ({}, []),
+        ({"disputed": True}, ["charge_status"]),
+        ({"captured": False}, ["charge_status"]),
+        ({"status": "failed"}, ["charge_status"]),
+        ({"payment_method_details": {"type": "sepa_debit"}}, []),
+    ],
+)
+def test_only_a_captured_and_undisputed_charge_is_refunded(
+    provider: Provider, scripted: Scripted, changed: dict[str, Any], broken: list[str]
+) -> None:
+    no_refunds = {"object": "list", "url": "/v1/refunds", "has_more": False, "data": []}
+    charge = {
+        "amount_captured": 5_000, "amount_refunded": 0, "currency": "eur", "status": "succeeded", "captured": True,
+        "disputed": False,
+    }  # fmt: skip
+    scripted.says(200, json.dumps({**no_refunds, **charge, **changed}).encode())  # both answers in one
+    assert _broken(REFUND, REFUND.call(provider, base_url=scripted.url)) == broken
+
+
 def test_a_line_or_a_charge_that_does_not_exist_is_refused(provider: Provider) -> None:
     call = REFUND.call(provider)
     assert _refused(REFUND, replace(call, params={**call.params, "line": "nothing"})).code == "no_such_line"
@@ -111,14 +135,14 @@ def test_the_money_of_a_charge_is_told_by_whose_effect_it_is(provider: Provider)
     ]
 
 
-def test_a_refund_that_bounced_takes_nothing_from_the_charge(provider: Provider) -> None:
+def test_a_refund_that_failed_takes_nothing_from_the_charge(provider: Provider) -> None:
     order = provider.order()
     provider.fault("pending_then", status="failed", seconds=0, times=1)
-    REFUND.send(REFUND.call(provider, order))
-    for _ in range(100):
-        facts = _check(REFUND, REFUND.call(provider, order))
-        if not facts.theirs:
-            break
+    call = REFUND.call(provider, order)
+    REFUND.send(call)
+    while [each["status"] for each in REFUND.effects(provider, call)] != ["failed"]:
+        time.sleep(0.01)
+    facts = _check(REFUND, REFUND.call(provider, order))
     assert (facts.theirs, _values(facts)["refundable_minor"]) == ({}, 5_000)
 
 
@@ -183,6 +207,15 @@ def test_the_address_of_a_mail_is_the_shops(provider: Provider) -> None:
     facts = _check(MAIL, call)
     assert call.params["to_address"] not in repr(facts)
     assert facts.fields[0].after == "c•••@acme.example"
+
+
+def test_a_customer_without_an_address_gets_no_mail(provider: Provider, scripted: Scripted, settings) -> None:
+    order = provider.order()
+    settings.AGENTOPS_SHOP_URL = scripted.url
+    scripted.says(200, b'{"name": "Mara", "email": "none"}')
+    with pytest.raises(CheckFailed) as failed:
+        MAIL.call(provider, order)
+    assert (failed.value.code, failed.value.retryable) == ("no_address", False)
 
 
 def test_a_customer_whom_nobody_may_see_gets_no_mail(provider: Provider) -> None:
