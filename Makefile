@@ -2,21 +2,21 @@
 # PORT=8001 and AGENTOPS_DATA=folder set port and data; T=tests/unit/test_x.py runs one place of the tests.
 
 python = .venv/bin/python
+# Under a name of its own: a recipe that says $(MAKE) would run its tests also under `make -n`.
+checks = $(MAKE) --no-print-directory --keep-going check
 throwaway = $(python) -m agentops.local.throwaway --
-AGENTOPS_DEMO ?= 1
-export AGENTOPS_DEMO
 
 .PHONY: up test unit check format lint types imports migrations browser installed installed-dev
 
 up: installed
 	@exec $(python) -m agentops.local
 
-# All of it, also behind a check that failed: the last lines should say how the tests stand.
+# The tests run behind a check that failed, too: the last lines should say how they stand.
 test: installed-dev browser
 	@failed=; \
-	$(if $(T),,$(MAKE) --no-print-directory --keep-going check || failed=1;) \
-	$(throwaway) $(python) -m pytest $(T) || failed=1; \
-	test -z "$$failed"
+	$(if $(T),,$(checks) || failed=1;) \
+	$(throwaway) $(python) -m pytest $(T) || exit 1; \
+	test -z "$$failed" || { echo "make check failed: its lines stand above the tests" >&2; exit 1; }
 
 unit: installed-dev
 	@$(python) -m pytest tests/unit
@@ -24,19 +24,20 @@ unit: installed-dev
 check: format lint types imports migrations
 
 format: installed-dev
-	@$(python) -m ruff format --check .
+	@.venv/bin/ruff format --check .
 
 lint: installed-dev
-	@$(python) -m ruff check .
+	@.venv/bin/ruff check .
 
 types: installed-dev
-	@$(python) -m mypy
+	@.venv/bin/mypy
 
 imports: installed-dev
 	@.venv/bin/lint-imports
 
+# Compares models with migrations; the missing server that Django warns of is not needed for it.
 migrations: installed-dev
-	@$(python) manage.py makemigrations --check --dry-run
+	@$(python) -W "ignore:Got an error checking:RuntimeWarning" manage.py makemigrations --check --dry-run
 
 browser: installed-dev
 	@$(python) -m agentops.local.browser

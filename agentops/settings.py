@@ -80,6 +80,15 @@ AGENTOPS_DRIVER_CAP = number("AGENTOPS_DRIVER_CAP", 400)  # runs one worker proc
 AGENTOPS_DRIVER_CONNECTIONS = number("AGENTOPS_DRIVER_CONNECTIONS", 8)
 AGENTOPS_TOOL_THREADS = number("AGENTOPS_TOOL_THREADS", 8)
 AGENTOPS_SEND_SECONDS = number("AGENTOPS_SEND_SECONDS", 10)  # time-out of one request to a provider
+AGENTOPS_STREAM_HEARTBEAT_SECONDS = number(
+    "AGENTOPS_STREAM_HEARTBEAT_SECONDS", 15
+)  # silence of a stream at most
+AGENTOPS_STREAM_RECHECK_SECONDS = number(
+    "AGENTOPS_STREAM_RECHECK_SECONDS", 60
+)  # between looks at a reader's rights
+AGENTOPS_STREAM_STALL_SECONDS = number(
+    "AGENTOPS_STREAM_STALL_SECONDS", 30
+)  # a client that does not read is cut then
 AGENTOPS_LOOKUP_LAG_SECONDS = number("AGENTOPS_LOOKUP_LAG_SECONDS", 2)  # the demo provider's declared lag
 
 # --- Models and agents ------------------------------------------------------------------------------------------
@@ -91,6 +100,9 @@ AGENTOPS_A2A = switch("AGENTOPS_A2A")
 # --- Where the outside is ---------------------------------------------------------------------------------------
 PORT = number("PORT", 8000)
 AGENTOPS_BASE_URL = text("AGENTOPS_BASE_URL", f"http://127.0.0.1:{PORT}")
+AGENTOPS_PROXIES = text(
+    "AGENTOPS_PROXIES"
+)  # addresses by comma whose X-Forwarded-For and -Proto are believed
 AGENTOPS_PROVIDER_URL = text("AGENTOPS_PROVIDER_URL")
 AGENTOPS_PAYMENTS_URL = text("AGENTOPS_PAYMENTS_URL", AGENTOPS_PROVIDER_URL)
 AGENTOPS_SHOP_URL = text("AGENTOPS_SHOP_URL")
@@ -111,7 +123,8 @@ def database(url: str) -> dict[str, Any]:
     if parts.scheme not in ("postgres", "postgresql") or not parts.path.strip("/"):
         raise ImproperlyConfigured("DATABASE_URL must look like postgresql://user:password@host:5432/name")
     options: dict[str, Any] = dict(parse_qsl(parts.query))
-    options["options"] = f"-c role={APP_ROLE} -c lock_timeout=2s -c idle_in_transaction_session_timeout=10s"
+    role = "" if TESTING else f"-c role={APP_ROLE} "  # tests move the clock and clean up, as the owner
+    options["options"] = f"{role}-c lock_timeout=2s -c idle_in_transaction_session_timeout=10s"
     options["application_name"] = "agentops"
     options["connect_timeout"] = 5
     return {
@@ -129,9 +142,9 @@ def database(url: str) -> dict[str, Any]:
 DATABASE_URL = text("DATABASE_URL", "postgresql://agentops@127.0.0.1:5432/agentops")
 REDIS_URL = text("REDIS_URL", "redis://127.0.0.1:6379/0")
 DATABASES = {"default": database(DATABASE_URL)}
-if not TESTING and len(sys.argv) > 1 and sys.argv[1] == "serve":
-    # The web process: many short requests, few connections.
-    DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 12, "timeout": 5}
+if not TESTING and ("celery" in sys.argv[0] or "serve" in sys.argv[1:2]):
+    # Web and worker: many short pieces of work in threads, few connections.
+    DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 12, "timeout": 10}
 
 # --- Django -----------------------------------------------------------------------------------------------------
 ALLOWED_HOSTS = [host for host in text("AGENTOPS_HOSTS", "127.0.0.1,localhost,[::1]").split(",") if host]

@@ -1,6 +1,6 @@
 """A run's log: numbers are taken from the run row in the transaction that writes the event."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -105,3 +105,21 @@ def opened(event: RunEvent) -> dict[str, Any]:
     """The data of a stored event."""
     data: dict[str, Any] = vault.unseal(place(event.run_id), event.sealed_data)
     return data
+
+
+_AFTER = """
+SELECT event.* FROM unnest(%(run_ids)s::uuid[], %(seqs)s::int[]) AS reader(run_id, seq)
+CROSS JOIN LATERAL (
+  SELECT run_id, seq, tenant_id, type, at, sealed_data FROM runs_runevent e
+  WHERE e.run_id = reader.run_id AND e.seq > reader.seq ORDER BY e.seq LIMIT %(limit)s
+) event
+ORDER BY event.run_id, event.seq
+"""
+
+
+def after(positions: Mapping[UUID, int], limit: int) -> list[RunEvent]:
+    """Events of several runs in one query: of each run those after its position, in order, at most `limit`."""
+    found = RunEvent.objects.raw(
+        _AFTER, {"run_ids": list(positions), "seqs": list(positions.values()), "limit": limit}
+    )
+    return list(found)

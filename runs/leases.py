@@ -120,8 +120,8 @@ SELECT * FROM run
 # Parking rests on counters, never on a subquery: a message that came meanwhile has raised `inbox_seq`.
 PARK = """
 UPDATE runs_agentrun SET
-  lease_owner = NULL, lease_expires_at = NULL, ready_at = %(ready_at)s, blocked_on = %(blocked_on)s,
-  status = CASE WHEN 'approval' = ANY(%(blocked_on)s::text[]) THEN 'waiting_for_approval' ELSE 'running' END,
+  lease_owner = NULL, lease_expires_at = NULL, ready_at = %(ready_at)s::timestamptz, blocked_on = %(blocked_on)s::varchar[],
+  status = CASE WHEN 'approval' = ANY(%(blocked_on)s::varchar[]) THEN 'waiting_for_approval' ELSE 'running' END,
   version = version + 1, crash_count = 0
 WHERE id = %(run_id)s AND lease_owner = %(owner)s AND lease_epoch = %(epoch)s AND ending = ''
   AND inbox_seq = inbox_taken

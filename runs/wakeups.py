@@ -4,10 +4,12 @@ One background thread sends them, so that no request and no checkpoint ever wait
 """
 
 import asyncio
+import functools
 import threading
 from collections import deque
 from uuid import UUID
 
+from celery import Celery
 from channels.layers import get_channel_layer
 from django.db import transaction
 
@@ -62,37 +64,44 @@ class _Ringer:
         self._filled.set()
 
     def _run(self) -> None:
-        asyncio.run(self._send_for_ever())
-
-    async def _send_for_ever(self) -> None:
+        loop = asyncio.new_event_loop()
         while True:
-            await asyncio.to_thread(self._filled.wait)
+            self._filled.wait()
             self._filled.clear()
             with self._lock:
                 pools, groups = self._pools, list(self._groups)
                 self._pools = set()
                 self._groups.clear()
                 self._queued.clear()
-            await self._tell(groups)
+            loop.run_until_complete(_tell(groups))
             for pool in pools:
-                await asyncio.to_thread(_ring, pool)
-            await asyncio.sleep(BELL_GAP_SECONDS if pools else 0)
+                _ring(pool)
+            if pools:
+                threading.Event().wait(BELL_GAP_SECONDS)
 
-    async def _tell(self, groups: list[str]) -> None:
-        layer = get_channel_layer()
-        for group in groups:
-            try:
-                await asyncio.wait_for(layer.group_send(group, {"type": "news"}), SEND_TIMEOUT_SECONDS)
-            except Exception as error:  # a lost hint costs a poll interval, never an event
-                log.info("hint_lost", group=group, error=type(error).__name__)
-                return
+
+async def _tell(groups: list[str]) -> None:
+    layer = get_channel_layer()
+    for group in groups:
+        try:
+            await asyncio.wait_for(
+                layer.group_send(group, {"type": "news", "group": group}), SEND_TIMEOUT_SECONDS
+            )
+        except Exception as error:  # a lost hint costs a poll interval, never an event
+            log.info("hint_lost", group=group, error=type(error).__name__)
+            return
+
+
+@functools.cache
+def _celery() -> Celery:
+    app = Celery("doorbell", set_as_current=False)
+    app.config_from_object("django.conf:settings", namespace="CELERY")
+    return app
 
 
 def _ring(pool: str) -> None:
-    from celery import current_app
-
     try:
-        current_app.send_task(DOORBELL, args=(pool,), retry=False, expires=BELL_EXPIRES_SECONDS)
+        _celery().send_task(DOORBELL, args=(pool,), retry=False, expires=BELL_EXPIRES_SECONDS)
     except Exception as error:  # the drivers poll once a second anyway
         log.info("bell_lost", pool=pool, error=type(error).__name__)
 

@@ -114,7 +114,9 @@ def seed(path: Path) -> dict[str, Any]:
         "tokens": tokens,
         "accounts": accounts,
     }
-    _write(path.with_name("jwks.json"), identity.jwks())  # the shop verifies with it, also while the web is down
+    _write(
+        path.with_name("jwks.json"), identity.jwks()
+    )  # the shop verifies with it, also while the web is down
     _write(path, written)
     return written
 
@@ -153,7 +155,7 @@ def _tenant(slug: str, name: str) -> Tenant:
     Slot.objects.get_or_create(tenant=tenant)
     _connect(tenant, "payments", "stripe", settings.AGENTOPS_PAYMENTS_URL, STRIPE_KEY)
     _connect(tenant, "shop", "shop", settings.AGENTOPS_SHOP_URL, "")
-    _connect(tenant, "mail", "mail", f"file:{settings.AGENTOPS_MAIL_DIR}", "")
+    _connect(tenant, "mail", "mail", "file:", "")
     for action, rules in RULES.items():
         if not Policy.objects.filter(tenant=tenant, action=action).exists():
             Policy.objects.create(

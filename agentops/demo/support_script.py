@@ -134,6 +134,8 @@ def _explained(result: Message, order: str, words: Words) -> str:
             return words.withdrawn.format(order=order)
         case _, "not_found":
             return words.unknown_order.format(order=order)
+        case _, "not_yours":
+            return words.not_yours.format(order=order)
         case _:
             return words.failed.format(order=order, reason=reason)
 

@@ -35,7 +35,13 @@ def append_only(table: str) -> RunSQL:
         " FOR EACH ROW EXECUTE FUNCTION agentops_refuse_change();"
         f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table}"
         " FOR EACH STATEMENT EXECUTE FUNCTION agentops_refuse_change();"
-        f"INSERT INTO kernel_append_only (name) VALUES ('{table}');",
+        f"INSERT INTO kernel_append_only (name) VALUES ('{table}');"
+        # A statement trigger is not inherited: each partition has its own.
+        "DO $$ DECLARE part regclass; BEGIN"
+        f" FOR part IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = '{table}'::regclass LOOP"
+        "  EXECUTE format('CREATE TRIGGER %I BEFORE TRUNCATE ON %s FOR EACH STATEMENT"
+        " EXECUTE FUNCTION agentops_refuse_change()', part::text || '_no_truncate', part);"
+        " END LOOP; END $$;",
         f"DROP TRIGGER {table}_append_only ON {table}; DROP TRIGGER {table}_no_truncate ON {table};"
         f"DELETE FROM kernel_append_only WHERE name = '{table}';",
     )

@@ -24,11 +24,13 @@ __all__ = [
     "ModelRetryable",
     "ModelTerminal",
     "ModelUnavailable",
+    "OnDelta",
     "ToolCall",
     "TurnResult",
     "TurnSettings",
     "check_model",
     "history",
+    "input_chars",
     "parse_prices",
     "turn",
     "warm_up",
@@ -53,6 +55,13 @@ def history(
     from agentops.llm import messages
 
     return messages.history(input_text, turns)
+
+
+def input_chars(instructions: str, history: "Sequence[ModelMessage]", tools: Sequence[Tool]) -> int:
+    """What a turn would send, for `worst_cost_microusd`."""
+    from agentops.llm import messages
+
+    return messages.request_chars(messages.with_instructions(history, instructions), tools)
 
 
 async def turn(

@@ -48,6 +48,8 @@ def classified(model: str, error: library.AgentRunError) -> ModelError:
     for kind, code, sentence in _TERMINAL:
         if isinstance(error, kind):
             return ModelTerminal(sentence.format(**words), code=code)
+    if isinstance(error, library.ModelAPIError) and status is None:
+        return _retryable(error, "answer_broke_off", f"The answer of {model} broke off.")
     if status in _RETRYABLE_STATUSES:
         return _retryable(error, "model_server_error", f"{model} could not take the request (HTTP {status}).")
     return ModelTerminal(

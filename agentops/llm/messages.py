@@ -15,6 +15,7 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
+    ModelRequestPart,
     ModelResponse,
     TextPart,
     ThinkingPart,
@@ -26,6 +27,7 @@ from pydantic_ai.messages import (
 from agentops.llm.turns import CallResult, ToolCall
 from agentops.sdk import Message
 from agentops.sdk.text import repaired, repaired_json
+from agentops.sdk.tools import Tool
 
 FORMAT = f"pydantic-ai {version('pydantic-ai-slim')}"
 NO_RESULT = CallResult(
@@ -80,6 +82,22 @@ def with_instructions(messages: Sequence[ModelMessage], instructions: str) -> li
     return [*before, dataclasses.replace(last, instructions=instructions)]
 
 
+def request_chars(conversation: Sequence[ModelMessage], tools: Sequence[Tool]) -> int:
+    """An upper bound for the characters that a provider reads: our JSON of them, in bytes."""
+    offered = [(tool.name, tool.description, tool.input_schema) for tool in tools]
+    return len(ModelMessagesTypeAdapter.dump_json(list(conversation))) + len(json.dumps(offered))
+
+
+def without_marks(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """For a provider that has no mark for a failed call: our `{"error": …}` says it, and the library wraps it no more."""
+    return [
+        dataclasses.replace(message, parts=[_unmarked(part) for part in message.parts])
+        if isinstance(message, ModelRequest)
+        else message
+        for message in messages
+    ]
+
+
 def neutral(messages: Sequence[ModelMessage]) -> list[Message]:
     """The same conversation in the SDK's own words, for a scripted model."""
     told: list[Message] = []
@@ -110,6 +128,10 @@ def _load(stored: dict[str, Any]) -> ModelResponse:
     if not isinstance(message, ModelResponse):
         raise ValueError(f"A recorded turn of {stored['format']} is no model response.")
     return message
+
+
+def _unmarked(part: ModelRequestPart) -> ModelRequestPart:
+    return dataclasses.replace(part, outcome="success") if isinstance(part, ToolReturnPart) else part
 
 
 def _results(calls: Sequence[ToolCallPart], results: Sequence[CallResult]) -> ModelRequest:

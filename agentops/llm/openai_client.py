@@ -4,6 +4,7 @@ import httpx2
 from openai import AsyncOpenAI
 from pydantic_ai.models import Model
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
 
@@ -12,7 +13,9 @@ def responses_model(name: str, key: str, base_url: str | None, timeout: httpx2.T
 
 
 def chat_model(name: str, key: str, base_url: str | None, timeout: httpx2.Timeout) -> Model:
-    return OpenAIChatModel(name, provider=_provider(key, base_url, timeout))
+    # A stream that just ends is a connection that was lost, not an answer.
+    whole = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
+    return OpenAIChatModel(name, provider=_provider(key, base_url, timeout), profile=whole)
 
 
 def _provider(key: str, base_url: str | None, timeout: httpx2.Timeout) -> OpenAIProvider:

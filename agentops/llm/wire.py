@@ -23,7 +23,13 @@ from pydantic_ai.tools import ToolDefinition
 from agentops.llm.clients import model_for, request_settings
 from agentops.llm.errors import ModelError, ModelRetryable, ModelTerminal
 from agentops.llm.failures import classified
-from agentops.llm.messages import calls_of, store, with_instructions
+from agentops.llm.messages import (
+    calls_of,
+    request_chars,
+    store,
+    with_instructions,
+    without_marks,
+)
 from agentops.llm.prices import Tokens, cost_microusd
 from agentops.llm.routes import OFFLINE
 from agentops.llm.turns import OnDelta, TurnResult, TurnSettings
@@ -32,6 +38,7 @@ from agentops.sdk.text import repaired
 from agentops.sdk.tools import Tool
 
 PARAGRAPH = "\n\n"
+MAX_ANSWER_CHARS = 200_000
 
 
 async def turn(
@@ -44,10 +51,11 @@ async def turn(
     settings: TurnSettings,
     on_delta: OnDelta,
 ) -> TurnResult:
+    conversation = with_instructions(history, instructions)
     answer = _answer(
         model,
         model_for(model, offline, settings),
-        with_instructions(history, instructions),
+        without_marks(conversation) if model.startswith("openai") else conversation,
         request_settings(model, settings),
         ModelRequestParameters(function_tools=[_offered(tool) for tool in tools]),
     )
@@ -55,8 +63,11 @@ async def turn(
     async with contextlib.aclosing(answer):
         async for piece in answer:
             if isinstance(piece, ModelResponse):
-                return _result(model, _whole(model, piece), repaired(text), settings)
+                response = _whole(model, piece)
+                tokens = _tokens(model, response, conversation, tools)
+                return _result(model, response, repaired(text), tokens, settings)
             text += piece
+            _bounded(model, len(text))
             told = on_delta(repaired(piece))
             if inspect.isawaitable(told):
                 await told
@@ -116,23 +127,38 @@ def _whole(name: str, response: ModelResponse) -> ModelResponse:
     """The response, if it is one: complete, not refused, and with something in it."""
     if response.finish_reason == "content_filter":
         raise ModelTerminal(f"{name} declined to answer this conversation.", code="model_refused")
-    if response.state != "complete" or response.finish_reason == "error":
+    # A stream may end without a word; only the provider's own reason for stopping says that this was all.
+    ended = name == OFFLINE or response.finish_reason is not None
+    if not ended or response.state != "complete" or response.finish_reason == "error":
         raise ModelRetryable(f"The answer of {name} broke off.", code="answer_broke_off")
     if not response.text and not response.tool_calls:
         raise ModelRetryable(f"{name} gave an empty answer.", code="empty_answer")
+    _bounded(name, sum(len(call.args_as_json_str()) for call in response.tool_calls))
     return response
 
 
-def _result(name: str, response: ModelResponse, text: str, settings: TurnSettings) -> TurnResult:
-    usage = response.usage
-    # The scripted model only guesses its tokens, and nobody is billed for them.
-    tokens = (
-        Tokens(0, 0)
-        if name == OFFLINE
-        else Tokens(
-            usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens
+def _bounded(name: str, chars: int) -> None:
+    if chars > MAX_ANSWER_CHARS:
+        raise ModelTerminal(
+            f"The answer of {name} is longer than {MAX_ANSWER_CHARS} characters.", code="too_long"
         )
-    )
+
+
+def _tokens(
+    name: str, response: ModelResponse, conversation: Sequence[ModelMessage], tools: Sequence[Tool]
+) -> Tokens:
+    """As the provider counted; where it did not (some compatible servers), at most what it can have been."""
+    usage = response.usage
+    if name == OFFLINE:  # nobody is billed for what the library guesses here
+        return Tokens(0, 0)
+    if not usage.has_values():
+        return Tokens(request_chars(conversation, tools), request_chars([response], ()))
+    return Tokens(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
+
+
+def _result(
+    name: str, response: ModelResponse, text: str, tokens: Tokens, settings: TurnSettings
+) -> TurnResult:
     return TurnResult(
         response=store(response),
         text=text,

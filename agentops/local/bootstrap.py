@@ -30,11 +30,7 @@ def main(name: str) -> int:
             return 0
         begun = time.monotonic()
         print(f"installing {name} into .venv (a minute or two the first time)", flush=True)
-        try:
-            refusal = _make_venv() or _install(ROOT / name)
-        except OSError as error:
-            refusal = f"{error.filename} cannot be written ({error.strerror}): make this folder yours"
-        if refusal:
+        if refusal := _make_venv() or _install(ROOT / name):
             print(f"{refusal}, then run the same command again.", file=sys.stderr)
             return 1
         for index, file in enumerate(requirements):
@@ -60,7 +56,7 @@ def _stamp(name: str) -> Path:
 
 def _is_usable(python: Path) -> bool:
     new_enough = "import sys; sys.exit(sys.version_info < (3, 12))"
-    return python.exists() and _run(python, "-I", "-c", new_enough, quiet=True)
+    return _run(python, "-I", "-c", new_enough, quiet=True)
 
 
 def _make_venv() -> str | None:
@@ -92,9 +88,7 @@ def _install(requirements: Path) -> str | None:
 def _find_uv() -> Path | None:
     for folder in (*os.get_exec_path(), os.path.expanduser("~/.local/bin")):
         uv = Path(folder, "uv")
-        if uv.is_file() and _run(
-            uv, "--version", quiet=True
-        ):  # a version manager's uv may only print an error
+        if _run(uv, "--version", quiet=True):  # a version manager's uv may only print an error
             return uv
     return None
 
@@ -102,10 +96,11 @@ def _find_uv() -> Path | None:
 def _run(*argv: str | Path, quiet: bool = False) -> bool:
     straight = {name: value for name, value in os.environ.items() if name not in _BENDING} | _STRAIGHT
     output = subprocess.DEVNULL if quiet else None
-    return (
-        subprocess.run(argv, env=straight, cwd=ROOT, stdout=output, stderr=output, check=False).returncode
-        == 0
-    )
+    try:
+        done = subprocess.run(argv, env=straight, cwd=ROOT, stdout=output, stderr=output, check=False)
+    except OSError:  # not there, or not for us to run
+        return False
+    return done.returncode == 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 from agentops.local.terminal import say
 
@@ -22,7 +21,7 @@ _APT = ("apt-get", "-o", "DPkg::Lock::Timeout=600")
 
 def find() -> str | None:
     named = [os.environ.get("AGENTOPS_BROWSER"), *map(shutil.which, _NAMES), *_MAC_PLACES]
-    return next((place for place in named if place and Path(place).is_file()), None)
+    return next((place for place in named if place and os.path.isfile(place)), None)
 
 
 def main() -> int:

@@ -41,7 +41,7 @@ class Child:
         return self._running.pid if self._running else None
 
     def start(self, folder: Folder) -> None:
-        log = folder.log(self.name)
+        log = folder.log(self.name) if self._started_at else folder.open_log(self.name)
         if self.is_shown and self._tail is None:
             self._tail = Tail(self.name, log)
         environment = dict(self.environment)
@@ -88,14 +88,14 @@ class Child:
             self._running.send_signal(signal_number)
 
     def has_stopped(self, folder: Folder) -> bool:
-        if self._running and self._running.poll() is not None:
-            self._bury(folder)
+        if self._running and (code := self._running.poll()) is not None:
+            self._bury(folder, owes_leases=self._lease_owner is not None and code != 0)
         if self._tail:
             self._tail.pump()
         return self._running is None
 
-    def _bury(self, folder: Folder) -> None:
+    def _bury(self, folder: Folder, owes_leases: bool = False) -> None:
         if self._running:
             end_group(self._running.pid)
             self._running = None
-            folder.note_end(self.name)
+            folder.note_end(self.name, owes_leases=owes_leases)

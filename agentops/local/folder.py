@@ -82,7 +82,11 @@ class Folder:
         return chosen
 
     def log(self, name: str) -> Path:
-        path = self.logs / f"{name}.log"
+        return self.logs / f"{name}.log"
+
+    def open_log(self, name: str) -> Path:
+        """Puts a log aside that has grown too long; only while nobody writes to it."""
+        path = self.log(name)
         if path.exists() and path.stat().st_size > _LOG_LIMIT_BYTES:
             path.replace(path.with_suffix(".log.1"))
         path.touch()
@@ -95,8 +99,11 @@ class Folder:
         )
         self._replace(self._pids / f"{name}.pid", f"{pid}\n")
 
-    def note_end(self, name: str) -> None:
+    def note_end(self, name: str, *, owes_leases: bool = False) -> None:
+        """owes_leases: it went without handing them back, which the next start has to see."""
         (self._pids / f"{name}.pid").unlink(missing_ok=True)
+        if owes_leases:
+            return
         self._write(
             "children.json", {key: row for key, row in self._read("children.json").items() if key != name}
         )

@@ -13,6 +13,7 @@ from typing import IO, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 
 _PR_SET_PDEATHSIG = 1
+_HAS_PROC = Path("/proc/self/stat").exists()  # Linux; macOS has ps
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -89,7 +90,7 @@ def _tie(parent: int, dies_with_us: signal.Signals) -> Callable[[], None] | None
 
 def born(pid: int) -> str | None:
     """When that process started, as the system words it; None when it has ended (a zombie has ended too)."""
-    if sys.platform == "linux":
+    if _HAS_PROC:
         try:
             # Field 2 is the program's name in brackets and may hold spaces: count from behind it.
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

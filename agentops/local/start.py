@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from agentops.local import banner, environment, valkey
 from agentops.local.children import Child
 from agentops.local.folder import Folder
-from agentops.local.ports import HOST
+from agentops.local.ports import HOST, is_free
 from agentops.local.postgres import Cluster
 from agentops.local.processes import ROOT, SERVER_ENVIRONMENT
 from agentops.local.supervisor import STOP_SIGNAL, Supervisor
 from agentops.local.terminal import CannotStart, say, stage
 
-_CELERY = (sys.executable, "-m", "celery", "-A", "agentops.celery")
+_CELERY = (sys.executable, "-m", "celery", "--quiet", "-A", "agentops.celery")
 _PORTS = ("postgres", "valkey", "provider", "payments", "shop")
 
 
@@ -28,6 +28,7 @@ def start(supervisor: Supervisor, folder: Folder, port: int) -> None:
     say(f"starting, data in {folder.root} (Ctrl-C stops everything and loses nothing)")
     _try_own_servers()
     lost_lease_owner = supervisor.end_left_overs()
+    _refuse_taken(port)  # not before: a web process that a killed supervisor left behind may still hold it
     ports = folder.ports(*_PORTS, avoid=port)
     told = environment.for_our_processes(
         data=folder.root,
@@ -55,13 +56,28 @@ def start(supervisor: Supervisor, folder: Folder, port: int) -> None:
         say(line)
 
 
+def _refuse_taken(port: int) -> None:
+    try:
+        free = is_free(port)
+    except PermissionError as error:
+        raise CannotStart(
+            f"Port {port} is reserved for root: choose another, as in `make up PORT=8000`."
+        ) from error
+    if not free:
+        other = next((number for number in range(port + 1, min(port + 100, 65536)) if is_free(number)), 8000)
+        raise CannotStart(
+            f"Port {port} is taken by another program: stop that one, or choose another port, "
+            f"as in `make up PORT={other}`."
+        )
+
+
 def _start_postgres(supervisor: Supervisor, folder: Folder, port: int) -> str:
     with stage(f"PostgreSQL on port {port}"):
         cluster = Cluster(
             folder.root / "postgres",
             port=port,
             password=folder.secret("postgres"),
-            log=folder.log("postgres"),
+            log=folder.open_log("postgres"),
             durable=True,
         )
         cluster.prepare()
@@ -94,8 +110,7 @@ def _start_provider(supervisor: Supervisor, told: Mapping[str, str], ports: Mapp
         sys.executable, "-m", "agentops.demo.provider",
         "--port", str(ports["provider"]), "--payments-port", str(ports["payments"]), "--shop-port", str(ports["shop"]),
         "--books", f"{told['AGENTOPS_DATA']}/provider.db",
-        # Read when the first token comes in, and by then the web process answers.
-        "--jwks", f"{told['AGENTOPS_BASE_URL']}/.well-known/jwks.json",
+        "--jwks", f"{told['AGENTOPS_DATA']}/jwks.json",  # written by the seed, read when the first token comes in
     )  # fmt: skip
     with stage("payment provider and shop"):
         provider = supervisor.add(Child("provider", serve, told))

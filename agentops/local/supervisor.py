@@ -14,9 +14,17 @@ from agentops.local.folder import Folder
 from agentops.local.processes import end_group, spawn
 from agentops.local.terminal import CannotStart, last_lines, say
 
-# The order of stopping; those in one line are asked together. All their time together is under 20 s.
+# The order of stopping, and how long after the first request each must have ended; those in one line are asked
+# together. Whoever comes later also has the time that those before it did not need.
 STOP_ORDER = (("beat", "worker"), ("web",), ("provider",), ("valkey",), ("postgres",))
-_GRACE_SECONDS = {"beat": 15.0, "worker": 15.0, "web": 2.0, "provider": 0.5, "valkey": 0.5, "postgres": 1.5}
+_STOP_BY_SECONDS = {
+    "beat": 15.0,
+    "worker": 15.0,
+    "web": 17.0,
+    "provider": 17.5,
+    "valkey": 18.0,
+    "postgres": 19.0,
+}
 # PostgreSQL's fast shutdown; at SIGTERM it would wait for every client to leave.
 STOP_SIGNAL = {"postgres": signal.SIGINT}
 # SIGQUIT makes PostgreSQL leave at once, to recover at its next start.
@@ -97,7 +105,7 @@ class Supervisor:
         self, name: str, argv: Sequence[str], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         """Starts something that ends by itself; its output goes to a log file of that name."""
-        errand = spawn(argv, env=environment, log=self._folder.log(name))
+        errand = spawn(argv, env=environment, log=self._folder.open_log(name))
         self._errands.append(errand)
         return errand
 
@@ -114,44 +122,46 @@ class Supervisor:
     # Stopping
 
     def stop(self) -> None:
+        begun = time.monotonic()
         if self._children:
             say("stopping " + ", ".join(child.name for child in reversed(self._children)))
         for errand in self._errands:
             with suppress(ProcessLookupError):
                 os.killpg(errand.pid, signal.SIGTERM)
         for names in STOP_ORDER:
-            self._stop_together([child for child in self._children if child.name in names])
+            together = [child for child in self._children if child.name in names]
+            self._stop_together(together, begun + max(_STOP_BY_SECONDS[name] for name in names))
         for errand in self._errands:
             end_group(errand.pid)
         self._folder.note_end("supervisor")
 
-    def _stop_together(self, children: list[Child]) -> None:
+    def _stop_together(self, children: list[Child], deadline: float) -> None:
         for child in children:
             child.send(STOP_SIGNAL.get(child.name, signal.SIGTERM))
-        if not self._stopped_within(
-            children, max((_GRACE_SECONDS[child.name] for child in children), default=0)
-        ):
+        if self._have_stopped_by(deadline, children):
+            return
+        for child in children:
+            if not child.has_stopped(self._folder):
+                say(f"{child.name} did not stop in time and is ended")
+                child.send(_HARD_STOP_SIGNAL.get(child.name, signal.SIGKILL))
+        if not self._have_stopped_by(time.monotonic() + _HASTY_SECONDS, children):
             for child in children:
-                if not child.has_stopped(self._folder):
-                    say(f"{child.name} did not stop in time and is ended")
-                    child.send(_HARD_STOP_SIGNAL.get(child.name, signal.SIGKILL))
-            if not self._stopped_within(children, _HASTY_SECONDS):
-                for child in children:
-                    child.send(signal.SIGKILL)
-                self._stopped_within(children, _HASTY_SECONDS)
+                child.send(signal.SIGKILL)
+            self._have_stopped_by(time.monotonic() + _HASTY_SECONDS, children)
 
-    def _stopped_within(self, children: list[Child], seconds: float) -> bool:
+    def _have_stopped_by(self, deadline: float, children: list[Child]) -> bool:
         begun = time.monotonic()
         # all() over a list: each child's log is shown and each end is noted, also behind one that still runs.
         while not all([child.has_stopped(self._folder) for child in children]):
             is_hasty = self._asked_to_stop > 1
-            if time.monotonic() - begun > (min(seconds, _HASTY_SECONDS) if is_hasty else seconds):
+            if time.monotonic() > (min(deadline, begun + _HASTY_SECONDS) if is_hasty else deadline):
                 return False
             self._wait_a_turn()
         return True
 
     def end_left_overs(self) -> str | None:
         """Ends what a killed supervisor left running; returns the lease owner that its worker was, if any."""
+        begun = time.monotonic()
         noted = self._folder.noted()
         for names in STOP_ORDER:
             left = {name: noted[name] for name in names if name in noted and noted[name].is_alive}
@@ -159,7 +169,7 @@ class Supervisor:
                 say(f"  ending {name} (process {process.pid}), which a killed supervisor left behind")
                 with suppress(ProcessLookupError):
                     os.kill(process.pid, STOP_SIGNAL.get(name, signal.SIGTERM))
-            deadline = time.monotonic() + max(_GRACE_SECONDS[name] for name in names)
+            deadline = begun + max(_STOP_BY_SECONDS[name] for name in names)
             while any(process.is_alive for process in left.values()):
                 self.turn()
                 if time.monotonic() > deadline:

@@ -5,7 +5,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 OrderId = Annotated[
-    str, Field(pattern=r"^[A-Z]{1,4}-[0-9]{1,12}$", description="An order's id, for example A-1001.")
+    str,
+    Field(
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,39}-[0-9]{1,12}$", description="An order's id, for example A-1001."
+    ),
 ]
 
 

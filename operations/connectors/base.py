@@ -115,7 +115,7 @@ class Call:
     generation: int
     provider_ref: str  # "" until one is known
     base_url: str
-    credential: str
+    credential: str = field(repr=False)
     timeout_seconds: float
     first_sent_at: datetime | None = None
     succeeded: bool = False  # we hold its receipt: an effect that is gone now was undone

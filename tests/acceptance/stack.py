@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("supervisor", "postgres", "valkey", "provider", "web", "worker", "beat")
+NAMES = ("beat", "worker", "web", "provider", "valkey", "postgres", "supervisor")
 READY_SECONDS = 120
 
 
@@ -62,7 +62,7 @@ class Stack:
             self._make = subprocess.Popen(
                 ["make", "up", f"PORT={self.port}", f"AGENTOPS_DATA={self.data}"],
                 cwd=ROOT,
-                env=environment(),
+                env=environment(AGENTOPS_HOLD_SECONDS="1"),  # a person may take longer, a test not
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -96,11 +96,18 @@ class Stack:
         supervisor = psutil.Process(self.pid("supervisor"))
         return [supervisor, *supervisor.children(recursive=True)]
 
-    def press_ctrl_c(self) -> int:
-        """Returns make's exit code, as a shell would show it."""
+    def press_ctrl_c(self) -> tuple[int, list[str]]:
+        """Returns make's exit code and the names of the processes in the order of their ends."""
         assert self._make
+        deadline = time.monotonic() + 20
+        ended: list[str] = []
         os.killpg(self._make.pid, signal.SIGINT)
-        return self._make.wait(timeout=20)
+        while self._make.poll() is None:
+            assert time.monotonic() < deadline, self.output
+            noted = {path.stem for path in (self.data / "pids").glob("*.pid")}
+            ended += [name for name in NAMES if name not in noted and name not in ended]
+            time.sleep(0.005)
+        return self._make.returncode, ended
 
     def kill_supervisor(self) -> None:
         assert self._make

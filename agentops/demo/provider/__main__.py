@@ -65,7 +65,7 @@ def main() -> int:
         open_shop(db)
     forget_old_keys(ledger)
     try:
-        print("provider ready: " + open_doors(options, ledger, stopping), flush=True)
+        print("provider ready: " + open_doors(options, ledger), flush=True)
     except PortTaken as fault:
         return complain(f"{fault}; choose another one or stop who holds it")
     stopping.wait()
@@ -73,7 +73,7 @@ def main() -> int:
     return 0
 
 
-def open_doors(options: argparse.Namespace, ledger: Books, stopping: threading.Event) -> str:
+def open_doors(options: argparse.Namespace, ledger: Books) -> str:
     """Everything is answered when this returns; says where."""
     endpoint = Endpoint(options.webhook_url, options.webhook_secret) if options.webhook_url else None
     announcer = Background("webhooks", partial(deliver_due, ledger, endpoint))
@@ -85,8 +85,8 @@ def open_doors(options: argparse.Namespace, ledger: Books, stopping: threading.E
 
     faults = Faults()
     control = Control(ledger, faults)
-    payments = Payments(ledger, faults, stopping, options.stripe_key, changed)
-    shop = Shop(ledger, faults, stopping, Keys(options.jwks), options.shop_key)
+    payments = Payments(ledger, faults, options.stripe_key, changed)
+    shop = Shop(ledger, faults, Keys(options.jwks), options.shop_key)
 
     def front(request: Request) -> Reply:
         return payments(request) if request.path.startswith("/v1/") else control(request)

@@ -23,6 +23,7 @@ CREATE TABLE IF NOT EXISTS refunds (
     failure_reason TEXT, metadata TEXT NOT NULL, idempotency_key TEXT, created_at REAL NOT NULL,
     settles_at REAL, settles_to TEXT
 );
+CREATE INDEX IF NOT EXISTS charges_of_order ON charges (order_id);
 CREATE INDEX IF NOT EXISTS refunds_of_charge ON refunds (charge);
 CREATE INDEX IF NOT EXISTS refunds_to_settle ON refunds (settles_at) WHERE settles_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS stored_answers (

@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import json
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from sqlite3 import Connection, Row
@@ -47,12 +46,10 @@ class ChargeWish:
 
 
 class Payments:
-    def __init__(
-        self, ledger: Books, faults: Faults, stopping: threading.Event, key: str, changed: Callable[[], None]
-    ) -> None:
+    def __init__(self, ledger: Books, faults: Faults, key: str, changed: Callable[[], None]) -> None:
         self._books = ledger
         self._faults = faults
-        self._writer = Writer(ledger, faults, stopping, wire.PaymentRefusals())
+        self._writer = Writer(ledger, faults, wire.PaymentRefusals())
         self._key = key
         self._changed = changed  # there is something to settle or to announce
 

@@ -149,10 +149,8 @@ class Listener:
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((HOST, port))
-                probe.listen()
             # Bound and never listening: while we refuse connections nobody else can be given the port.
             self._holder = socket.socket()
-            self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             self._holder.bind((HOST, port))
         except OSError as fault:

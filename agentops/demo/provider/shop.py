@@ -8,7 +8,6 @@ the house is to be sent back. Every mode but the three that speak of money works
 import hashlib
 import hmac
 import json
-import threading
 from dataclasses import dataclass
 from functools import partial
 from sqlite3 import Connection, Row
@@ -53,12 +52,10 @@ class NoteWish:
 
 
 class Shop:
-    def __init__(
-        self, ledger: Books, faults: Faults, stopping: threading.Event, keys: Keys, service_key: str | None
-    ) -> None:
+    def __init__(self, ledger: Books, faults: Faults, keys: Keys, service_key: str | None) -> None:
         self._books = ledger
         self._faults = faults
-        self._writer = Writer(ledger, faults, stopping, wire.ShopRefusals())
+        self._writer = Writer(ledger, faults, wire.ShopRefusals())
         self._keys = keys
         self._service_key = service_key
 

@@ -62,7 +62,7 @@ def deliver_due(ledger: Books, endpoint: Endpoint | None) -> float | None:
             return None
         if (early := row["due_at"] - books.now()) > 0:
             return float(early)
-        is_done = _accepted(row["payload"].encode(), endpoint) or row["tries"] == len(PAUSES_SECONDS)
+        is_done = _accepted(row["payload"].encode(), endpoint) or row["tries"] >= len(PAUSES_SECONDS)
         due_at = None if is_done else books.now() + PAUSES_SECONDS[row["tries"]]
         with ledger.writing() as db:
             db.execute("UPDATE events SET due_at = ?, tries = tries + 1 WHERE seq = ?", (due_at, row["seq"]))

@@ -1,6 +1,7 @@
 """A write as a provider really does it: under its idempotency key, in one commit, and with the fault that is on."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -46,10 +47,9 @@ class Write[T]:
 
 
 class Writer:
-    def __init__(self, ledger: Books, faults: Faults, stopping: threading.Event, refusals: Refusals) -> None:
+    def __init__(self, ledger: Books, faults: Faults, refusals: Refusals) -> None:
         self._books = ledger
         self._faults = faults
-        self._stopping = stopping
         self._refusals = refusals
         self._in_flight: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
@@ -67,10 +67,10 @@ class Writer:
             if (reply := self._stored(write)) is None:
                 checked = write.check()
                 if fault.mode is Mode.SLOW:
-                    self._wait(fault.seconds)
+                    time.sleep(fault.seconds)
                 reply = self._commit(write, checked, fault)
             if fault.mode is Mode.SLOW_AFTER:
-                self._wait(fault.seconds)
+                time.sleep(fault.seconds)
         if fault.mode is Mode.COMMIT_THEN_DROP:
             raise Drop
         return reply
@@ -128,10 +128,6 @@ class Writer:
                      reply.status, reply.body, request_id, books.now()),
                 )  # fmt: skip
         return replace(reply, headers={**reply.headers, "Request-Id": request_id})
-
-    def _wait(self, seconds: float) -> None:
-        if self._stopping.wait(seconds):
-            raise Drop
 
 
 def forget_old_keys(ledger: Books) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from email.policy import SMTP
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from django.core.exceptions import ValidationError
 from django.core.mail import EmailMessage
@@ -79,11 +79,11 @@ class MailConnector(Connector):
         params = call.params
         if params["to_customer"] != call.target:
             raise CheckFailed("other_customer", "The parameters speak of another customer.", retryable=False)
-        customer = str(reading.order(call, params["order"]).get("customer"))
+        order = reading.order(call, params["order"])
         _, address = _addressee(call)
         return Facts(
             facts=[
-                Fact("order_customer", customer, "shop", Guard("==", params["to_customer"])),
+                Fact("order_customer", order.customer, "shop", Guard("==", params["to_customer"])),
                 Fact("address_unchanged", address == params["to_address"], "shop", Guard("==", True)),
             ],
             fields=[
@@ -127,12 +127,10 @@ def message_id(call: Call) -> str:
 
 def _addressee(call: Call) -> tuple[str, str]:
     """Name and address, as the shop has them now. Raises CheckFailed."""
-    customer: dict[str, Any] = reading.customer(call, call.params["to_customer"])
-    name, address = " ".join(str(customer.get("name")).split()), str(customer.get("email"))
+    customer = reading.customer(call, call.params["to_customer"])
     try:
-        validate_email(address)
+        validate_email(customer.email)
     except ValidationError:
-        raise CheckFailed(
-            "no_address", "The shop has no e-mail address of this customer.", retryable=False
-        ) from None
-    return name, address
+        detail = "The shop has no e-mail address of this customer."
+        raise CheckFailed("no_address", detail, retryable=False) from None
+    return " ".join(customer.name.split()), customer.email

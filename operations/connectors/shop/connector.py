@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
 
 from django.conf import settings
 from pydantic import BaseModel, ConfigDict, StringConstraints
@@ -72,26 +71,22 @@ class ShopConnector(Connector):
             return Facts(fields=[Field("note", None, call.params["text"])])
         if call.params["order"] != call.target:
             raise CheckFailed("other_order", "The parameters speak of another order.", retryable=False)
-        order = reading.read(
-            call,
-            _order_path(call),
-            what=f"order {call.target}",
-            base_url=call.base_url,
-            credential=call.credential,
-        )
-        status = str(order.get("status"))
+        order = reading.order(call, call.target, base_url=call.base_url, credential=call.credential)
+        is_cancelled = order.status == "cancelled"
         return Facts(
             facts=[
-                Fact("order_status", status, "shop"),
-                Fact("is_cancelled", status == "cancelled", "shop", Guard("==", False)),
+                Fact("order_status", order.status, "shop"),
+                Fact("is_cancelled", is_cancelled, "shop", Guard("==", False)),
             ],
-            fields=[Field("order_status", status, "cancelled", "code")],
+            fields=[Field("order_status", order.status, "cancelled", "code")],
         )
 
     def build(self, call: Call) -> Request:
         if call.action == "note.add":
             return Request("POST", "/notes", serialise({"text": call.params["text"]}))
-        return Request("POST", f"{_order_path(call)}/cancel", serialise({"reason": call.params["reason"]}))
+        return Request(
+            "POST", f"{reading.order_path(call.target)}/cancel", serialise({"reason": call.params["reason"]})
+        )
 
     def send(self, call: Call, request: Request, before_first_byte: Callable[[], None]) -> Answer:
         headers = {
@@ -117,7 +112,7 @@ class ShopConnector(Connector):
 
     def look_up(self, call: Call) -> Answer:
         is_note = call.action == "note.add"
-        path = "/notes" if is_note else f"{_order_path(call)}/cancellation"
+        path = "/notes" if is_note else f"{reading.order_path(call.target)}/cancellation"
         params = {"operation_id": call.operation_id} if is_note else None
         try:
             reply = reading.get(call, path, params=params, base_url=call.base_url, credential=call.credential)
@@ -136,10 +131,6 @@ class ShopConnector(Connector):
                 return Answer(Verdict.UNREACHABLE, code=f"http_{status}")
             case status:
                 return Answer(Verdict.UNKNOWN, code=f"http_{status}")
-
-
-def _order_path(call: Call) -> str:
-    return f"/orders/{quote(call.target, safe='')}"
 
 
 def _answer_of(call: Call, reply: Reply) -> Answer:

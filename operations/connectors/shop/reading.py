@@ -1,9 +1,9 @@
 """Reads from the shop, in the name of whoever the operation acts for: whose an order is, is the shop's word."""
 
-from typing import Any
 from urllib.parse import quote
 
 from django.conf import settings
+from pydantic import BaseModel, ValidationError
 
 from agentops.tenancy import identity
 from operations.connectors.base import Call, CheckFailed
@@ -12,49 +12,39 @@ from operations.connectors.wire import Lost, NotSent, Reply, exchange
 AUDIENCE = "shop"
 
 
-def identity_headers(call: Call, scope: str, credential: str = "") -> dict[str, str]:
-    token = identity.sign(
-        audience=AUDIENCE,
-        tenant=call.tenant,
-        subject=call.actor,
-        agent=call.agent,
-        scope=scope,
-        operation_id=call.operation_id,
-        target=f"{call.target_type}:{call.target}",
-    )
-    headers = {identity.HEADER: token}
-    if credential:
-        headers["Authorization"] = f"Bearer {credential}"
-    return headers
+class OrderLine(BaseModel):
+    id: str
+    amount_minor: int
 
 
-def order(call: Call, order_id: str) -> dict[str, Any]:
+class Order(BaseModel):
+    """Of the shop's order, what a proposal may rest on."""
+
+    customer: str
+    charge: str
+    status: str
+    lines: list[OrderLine]
+
+
+class Customer(BaseModel):
+    name: str
+    email: str
+
+
+def order(call: Call, order_id: str, *, base_url: str = "", credential: str = "") -> Order:
     """The order as the shop shows it to the one who asks for the operation. Raises CheckFailed."""
-    return read(call, f"/orders/{quote(order_id, safe='')}", what=f"order {order_id}")
+    reply = get(call, order_path(order_id), base_url=base_url, credential=credential)
+    return _read_as(Order, reply, f"order {order_id}")
 
 
-def customer(call: Call, customer_id: str) -> dict[str, Any]:
-    return read(call, f"/customers/{quote(customer_id, safe='')}", what=f"customer {customer_id}")
+def customer(call: Call, customer_id: str) -> Customer:
+    """Raises CheckFailed."""
+    reply = get(call, f"/customers/{quote(customer_id, safe='')}")
+    return _read_as(Customer, reply, f"customer {customer_id}")
 
 
-def read(call: Call, path: str, *, what: str, base_url: str = "", credential: str = "") -> dict[str, Any]:
-    """The shop's JSON object; without `base_url` that of the shop in the settings. Raises CheckFailed."""
-    reply = get(call, path, base_url=base_url, credential=credential)
-    match reply.status:
-        case 200 if fields := reply.fields:
-            return fields
-        case 404:
-            raise CheckFailed("not_found", f"The shop knows no {what}.", retryable=False)
-        case 403:
-            raise CheckFailed(
-                "not_yours", f"The shop does not show {what} to this customer.", retryable=False
-            )
-        case 401:
-            raise CheckFailed("shop_refuses_us", "The shop does not accept our identity.", retryable=True)
-        case status:
-            raise CheckFailed(
-                "shop_unavailable", f"The shop cannot answer now (HTTP {status}).", retryable=True
-            )
+def order_path(order_id: str) -> str:
+    return f"/orders/{quote(order_id, safe='')}"
 
 
 def get(
@@ -65,12 +55,11 @@ def get(
     base_url: str = "",
     credential: str = "",
 ) -> Reply:
-    """Any answer of the shop. Raises CheckFailed where there is none."""
+    """Any answer of the shop; without `base_url`, of the one in the settings. Raises CheckFailed where there is none."""
     base_url = base_url or settings.AGENTOPS_SHOP_URL
     if not base_url:
-        raise CheckFailed(
-            "shop_not_configured", "The shop's address is not known: set AGENTOPS_SHOP_URL.", retryable=False
-        )
+        detail = "The shop's address is not known: set AGENTOPS_SHOP_URL."
+        raise CheckFailed("shop_not_configured", detail, retryable=False)
     try:
         return exchange(
             "GET",
@@ -81,3 +70,37 @@ def get(
         )
     except (NotSent, Lost) as error:
         raise CheckFailed("shop_unreachable", "The shop cannot be reached now.", retryable=True) from error
+
+
+def identity_headers(call: Call, scope: str, credential: str) -> dict[str, str]:
+    """Who asks, for which operation, and the shop's own key where it wants one."""
+    token = identity.sign(
+        audience=AUDIENCE,
+        tenant=call.tenant,
+        subject=call.actor,
+        agent=call.agent,
+        scope=scope,
+        operation_id=call.operation_id,
+        target=f"{call.target_type}:{call.target}",
+    )
+    return {identity.HEADER: token} | ({"Authorization": f"Bearer {credential}"} if credential else {})
+
+
+def _read_as[M: BaseModel](model: type[M], reply: Reply, what: str) -> M:
+    match reply.status:
+        case 200:
+            try:
+                return model.model_validate(reply.fields)
+            except ValidationError as error:
+                detail = f"The shop's answer about {what} cannot be read."
+                raise CheckFailed("shop_unreadable", detail, retryable=True) from error
+        case 404:
+            raise CheckFailed("not_found", f"The shop knows no {what}.", retryable=False)
+        case 403:
+            detail = f"The shop does not show {what} to this customer."
+            raise CheckFailed("not_yours", detail, retryable=False)
+        case 401:
+            raise CheckFailed("shop_refuses_us", "The shop does not accept our identity.", retryable=True)
+        case status:
+            detail = f"The shop cannot answer now (HTTP {status})."
+            raise CheckFailed("shop_unavailable", detail, retryable=True)

@@ -139,6 +139,8 @@ def _read[T](ask: Callable[[], T]) -> T:
         raise Unreadable(None, "unreachable", str(error)) from error
     except stripe.StripeError as error:
         raise Unreadable(error.http_status, error.code or "", str(error.user_message or "")) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # JSON that is no object of Stripe's
+        raise Unreadable(200, "unreadable", "The answer is nothing that Stripe would say.") from error
 
 
 def _reader(call: Call) -> Carry:

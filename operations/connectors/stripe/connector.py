@@ -1,28 +1,16 @@
 """Refunds at Stripe: what they rest on, the pinned request, the look-up by reference or by metadata."""
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
 
-from operations.connectors.base import (
-    Abilities,
-    Answer,
-    Call,
-    CheckFailed,
-    Connector,
-    Fact,
-    Facts,
-    Field,
-    Guard,
-    Request,
-)
-from operations.connectors.shop import reading
+from operations.connectors.base import Abilities, Answer, Call, Connector, Facts, Request
 from operations.connectors.wire import Lost, NotSent
 from operations.states import Verdict
 
 from .answers import answer_of
+from .preconditions import facts_of
 from .refunds import REFUND, RefundParams, counts, evidence, is_ours
 
 
@@ -36,39 +24,12 @@ class StripeConnector(Connector):
         refuses_changed_body=True,
         can_look_up=True,
         look_up_lag_seconds=settings.AGENTOPS_LOOKUP_LAG_SECONDS,
-        can_list=True,
+        can_list=False,
     )
     actions = (REFUND,)
 
     def check(self, call: Call) -> Facts:
-        params = RefundParams.model_validate(call.params)
-        if params.order != call.target:
-            raise CheckFailed("other_order", "The parameters speak of another order.", retryable=False)
-        order = reading.order(call, params.order)
-        line_minor = _line_minor(order, params)
-        charge, refunds = _charge(call, params)
-        captured, refunded = charge["amount_captured"], charge["amount_refunded"]
-        card = (charge.get("payment_method_details") or {}).get("card") or {}
-        theirs: Counter[str] = Counter()
-        for refund in filter(counts, refunds):
-            theirs[(refund.get("metadata") or {}).get("operation_id") or ""] += refund["amount"]
-        fields = [Field("refunded", refunded, refunded + params.amount_minor, "money")]
-        if card:
-            fields.append(Field("refund_to", None, f"{card.get('brand')} {card.get('last4')}"))
-        return Facts(
-            facts=(
-                Fact("order_charge", str(order.get("charge")), "shop", Guard("==", params.charge)),
-                Fact("order_status", str(order.get("status")), "shop"),
-                Fact("line_minor", line_minor, "shop", Guard(">=", params.amount_minor)),
-                Fact("captured_minor", captured, "payments"),
-                Fact("refundable_minor", captured - refunded, "payments", Guard(">=", params.amount_minor)),
-                Fact("charge_currency", charge["currency"].upper(), "payments", Guard("==", params.currency)),
-                Fact("charge_status", _charge_status(charge), "payments", Guard("==", "captured")),
-            ),
-            fields=fields,
-            capacity_minor=captured,
-            theirs=theirs,
-        )
+        return facts_of(call)
 
     def build(self, call: Call) -> Request:
         from . import account
@@ -121,39 +82,6 @@ def _by_reference(call: Call) -> dict[str, Any] | None:
             return None
         raise
     return found if is_ours(call, found) else None
-
-
-def _charge(call: Call, params: RefundParams) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    from . import account
-
-    try:
-        return account.read_charge(call, params.charge), account.refunds_of(call, params.charge)
-    except account.Unreadable as error:
-        match error.status:
-            case 404:
-                detail = f"The payment provider knows no charge {params.charge}."
-                raise CheckFailed("no_such_charge", detail, retryable=False) from error
-            case 401 | 403:
-                detail = "The payment provider refuses our credential."
-                raise CheckFailed("credential_refused", detail, retryable=True) from error
-            case _:
-                detail = "The payment provider cannot be read now."
-                raise CheckFailed("payments_unreachable", detail, retryable=True) from error
-
-
-def _line_minor(order: dict[str, Any], params: RefundParams) -> int:
-    for line in order.get("lines", ()):
-        if line.get("id") == params.line and isinstance(line.get("amount_minor"), int):
-            return int(line["amount_minor"])
-    raise CheckFailed("no_such_line", f"Order {params.order} has no line {params.line}.", retryable=False)
-
-
-def _charge_status(charge: dict[str, Any]) -> str:
-    if charge.get("disputed"):
-        return "disputed"
-    if charge.get("status") == "succeeded":
-        return "captured" if charge.get("captured") and charge.get("paid") else "uncaptured"
-    return str(charge.get("status"))
 
 
 def _unreadable(status: int | None, code: str, message: str) -> Answer:

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 STRIPE_KEY = "sk_test_conformance"
 
 
-def eventually(holds: Any, seconds: float = 5.0) -> Any:
+def eventually(holds: Any, seconds: float = 10.0) -> Any:
     """The first true answer of `holds`; fails when there is none in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -102,8 +102,8 @@ class Provider:
         assert self.ready.startswith("provider ready: "), self.process.stderr.read()
         words = self.ready.split()
         self.control_url, self.payments_url, self.shop_url = words[3], words[5], words[7]
-        self.http = httpx.Client(base_url=self.control_url, timeout=5)
-        self.shop_http = httpx.Client(base_url=self.shop_url, timeout=5)
+        self.http = httpx.Client(base_url=self.control_url, timeout=10)
+        self.shop_http = httpx.Client(base_url=self.shop_url, timeout=10)
         self._ports = [url.rpartition(":")[2] for url in (self.control_url, self.payments_url, self.shop_url)]
 
     def stop(self, number: int = signal.SIGTERM) -> float:

@@ -12,9 +12,9 @@ LOST = (stripe.APIConnectionError,)
 
 
 def test_slow_commits_after_its_client_has_left(provider, order, wait_for):
-    provider.fault("slow", seconds=0.4, times=1)
+    provider.fault("slow", seconds=0.8, times=1)
     with pytest.raises(LOST):
-        provider.refund(order, "key-slow", client=provider.stripe(timeout=0.1))
+        provider.refund(order, "key-slow", client=provider.stripe(timeout=0.2))
     assert provider.refunds_of(order) == []
     wait_for(lambda: provider.refunds_of(order))
     [row] = provider.refunds_of(order)
@@ -22,9 +22,9 @@ def test_slow_commits_after_its_client_has_left(provider, order, wait_for):
 
 
 def test_slow_after_has_committed_before_its_client_leaves(provider, order):
-    provider.fault("slow_after", seconds=0.4, times=1)
+    provider.fault("slow_after", seconds=0.8, times=1)
     with pytest.raises(LOST):
-        provider.refund(order, client=provider.stripe(timeout=0.2))
+        provider.refund(order, client=provider.stripe(timeout=0.3))
     assert len(provider.refunds_of(order)) == 1
 
 
@@ -91,7 +91,7 @@ def test_a_rejection_has_no_effect_and_is_replayed(provider, order, fault, error
 )
 def test_a_pending_refund_settles_later(provider, order, wait_for, status, refunded):
     client = provider.stripe()
-    provider.fault("pending_then", seconds=0.2, status=status, times=1)
+    provider.fault("pending_then", seconds=0.5, status=status, times=1)
     made = provider.refund(order)
     assert (made.status, made.pending_reason) == ("pending", "processing")
     assert client.v1.charges.retrieve(order["charge"]).amount_refunded == 1_000
@@ -102,7 +102,7 @@ def test_a_pending_refund_settles_later(provider, order, wait_for, status, refun
 
 def test_a_bounce_gives_the_amount_back(provider, order, wait_for):
     client = provider.stripe()
-    provider.fault("bounce_after", seconds=0.2, times=1)
+    provider.fault("bounce_after", seconds=0.6, times=1)
     made = provider.refund(order, amount=10_000)
     assert made.status == "succeeded"
     assert client.v1.charges.retrieve(order["charge"]).refunded
@@ -188,15 +188,15 @@ def test_unreachable_drops_payments_on_the_main_port_and_leaves_the_control_door
 
 
 def test_unreachable_loses_a_commit_that_was_on_its_way(provider, order, wait_for):
-    provider.fault("slow", seconds=0.3, times=1)
+    provider.fault("slow", seconds=0.8, times=1)
+    before = provider.books()["calls"]
     with ThreadPoolExecutor(1) as pool:
         sent = pool.submit(provider.refund, order, client=provider.stripe(provider.payments_url))
-        time.sleep(0.1)
-        began = time.monotonic()
+        wait_for(lambda: provider.books()["calls"] > before)
         provider.fault("unreachable")
         with pytest.raises(LOST):
             sent.result()
-        assert time.monotonic() - began < 0.15
+    assert provider.refunds_of(order) == []
     wait_for(lambda: provider.refunds_of(order))
 
 
@@ -215,8 +215,10 @@ def test_the_payments_port_can_be_closed_and_opened_many_times(provider, order):
 
 def test_nobody_is_given_the_port_while_it_refuses(provider):
     provider.fault("unreachable")
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", int(provider.payments_url.rpartition(":")[2])))
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections are no hindrance
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", int(provider.payments_url.rpartition(":")[2])))
 
 
 def test_times_are_used_up_by_writes_and_not_by_look_ups(provider, order):
@@ -257,7 +259,7 @@ def test_abilities_stay_on_beside_the_modes_and_ok_clears_all(provider, order):
 
 def test_lookup_lag_hides_what_is_young(provider, order):
     client = provider.stripe()
-    provider.fault("lookup_lag", seconds=0.4)
+    provider.fault("lookup_lag", seconds=30)
     made = provider.refund(order)
     assert client.v1.refunds.list({"charge": order["charge"]}).data == []
     with pytest.raises(stripe.InvalidRequestError) as refused:
@@ -266,7 +268,7 @@ def test_lookup_lag_hides_what_is_young(provider, order):
     assert client.v1.charges.retrieve(order["charge"]).amount_refunded == 0
     with pytest.raises(stripe.InvalidRequestError, match="unrefunded"):
         provider.refund(order, amount=9_500)  # a write sees the truth
-    time.sleep(0.45)
+    provider.sql("UPDATE refunds SET created_at = created_at - 31 WHERE id = ?", made.id)
     assert client.v1.refunds.retrieve(made.id).id == made.id
     assert [refund.id for refund in client.v1.refunds.list({"charge": order["charge"]}).data] == [made.id]
     assert client.v1.charges.retrieve(order["charge"]).amount_refunded == 1_000

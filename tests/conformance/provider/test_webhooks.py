@@ -14,7 +14,7 @@ def announcing(own_provider, receiver):
 
 
 def taken(receiver):
-    body, signature = receiver.taken.get(timeout=3)
+    body, signature = receiver.taken.get(timeout=10)
     return stripe.Webhook.construct_event(body, signature, SECRET)
 
 
@@ -33,7 +33,7 @@ def test_a_refund_is_announced_and_signed(announcing, receiver):
 
 def test_a_changed_body_or_another_secret_is_noticed(announcing, receiver):
     announcing.refund(announcing.new_order())
-    body, signature = receiver.taken.get(timeout=3)
+    body, signature = receiver.taken.get(timeout=10)
     for payload, secret in ((body.replace(b"succeeded", b"failed"), SECRET), (body, "whsec_other")):
         with pytest.raises(stripe.SignatureVerificationError):
             stripe.Webhook.construct_event(payload, signature, secret)
@@ -58,9 +58,9 @@ def test_what_becomes_of_a_refund_is_announced(announcing, receiver, fault, kind
 
 
 def test_an_event_is_early_when_the_answer_is_late_and_true_when_it_lies(announcing, receiver):
-    announcing.fault("slow_after", seconds=0.5, times=1)
+    announcing.fault("slow_after", seconds=1, times=1)
     with pytest.raises(stripe.APIConnectionError):
-        announcing.refund(announcing.new_order(), client=announcing.stripe(timeout=0.2))
+        announcing.refund(announcing.new_order(), client=announcing.stripe(timeout=0.3))
     assert taken(receiver).type == "charge.refunded"
     assert taken(receiver).type == "refund.created"
     announcing.fault("wrong_amount", times=1)
@@ -80,6 +80,19 @@ def test_a_receiver_that_fails_is_asked_again(announcing, receiver):
     events = [taken(receiver) for _ in range(3)]
     assert [event.type for event in events] == ["charge.refunded", "refund.created", "charge.refunded"]
     assert events[0].id == events[2].id
+
+
+def test_an_event_that_nobody_takes_is_given_up(announcing, receiver, wait_for):
+    receiver.answers = [500] * 4
+    announcing.refund(announcing.new_order())
+    for _ in range(2):
+        taken(receiver)
+    wait_for(lambda: announcing.sql("SELECT min(tries) FROM events") == [(1,)])
+    announcing.sql("UPDATE events SET tries = 4")
+    for _ in range(2):
+        taken(receiver)
+    waiting = "SELECT count(*) FROM events WHERE due_at IS NOT NULL"
+    wait_for(lambda: announcing.sql(waiting) == [(0,)])
 
 
 def test_events_that_were_not_delivered_survive_a_restart(announcing, receiver):

@@ -160,9 +160,14 @@ def a_refund():
         }
         facts = Facts(fields=[Field("refunded", 0, 48900, "money")])
         verdict = Verdict(
-            outcome, "refund.limit", ("refund.limit",), sentences={"en": "Above the limit.", "zh": "超过上限。"}
+            outcome,
+            "refund.limit",
+            ("refund.limit",),
+            sentences={"en": "Above the limit.", "zh": "超过上限。"},
         )
-        intended = intend(run, "refund.create", target=f"order:{order}", params=params, reference=f"{order}/1")
+        intended = intend(
+            run, "refund.create", target=f"order:{order}", params=params, reference=f"{order}/1"
+        )
         with transaction.atomic():
             locked = AgentRun.objects.select_for_update().get(pk=run.pk)
             proposed = propose(locked, f"turn-1/call-0/{order}", intended, SYSTEM)
@@ -179,7 +184,9 @@ def sent():
     def make(operation: Operation) -> Operation:
         with transaction.atomic():
             locked: Locked = lock(operation.id)
-            call = call_of(Operation.objects.select_related("connection", "tenant", "run").get(pk=operation.pk))
+            call = call_of(
+                Operation.objects.select_related("connection", "tenant", "run").get(pk=operation.pk)
+            )
             commit_attempt(locked, call, CONNECTORS["stripe"].build(call), AUTHORITY, "worker")
         return Operation.objects.get(pk=operation.pk)
 
@@ -192,8 +199,6 @@ def settled(sent):
 
     def make(operation: Operation) -> Operation:
         sent(operation)
-        return take(
-            operation.id, Evidence(Source.ANSWER, Answer(Evident.APPLIED, "re_1", PROOF), attempt=1)
-        )
+        return take(operation.id, Evidence(Source.ANSWER, Answer(Evident.APPLIED, "re_1", PROOF), attempt=1))
 
     return make

@@ -63,9 +63,9 @@ def test_a_yes_answers_with_the_approval_and_frees_the_operation(reviewer, run, 
     shown = answer.json()
     assert answer.status_code == 200
     assert shown["status"] == "approved"
-    assert [(each["reviewer"], each["verdict"], each["reason"], each["channel"]) for each in shown["decisions"]] == [
-        ("rosa", "approve", "Photo seen.", "rest")
-    ]
+    assert [
+        (each["reviewer"], each["verdict"], each["reason"], each["channel"]) for each in shown["decisions"]
+    ] == [("rosa", "approve", "Photo seen.", "rest")]
     assert shown["decisions"][0]["decided_at"].endswith("Z")
     assert status_of(asked) == (ApprovalStatus.APPROVED, OperationStatus.APPROVED)
 
@@ -193,7 +193,9 @@ def test_approvals_are_listed_oldest_first_by_pages(caller, run, a_refund):
     assert cursor is None
 
 
-@pytest.mark.parametrize(("query", "status"), [("limit=0", 422), ("limit=x", 422), ("limit=201", 422), ("cursor=x", 400)])
+@pytest.mark.parametrize(
+    ("query", "status"), [("limit=0", 422), ("limit=x", 422), ("limit=201", 422), ("cursor=x", 400)]
+)
 def test_a_page_that_cannot_be_is_refused(caller, run, query, status):
     answer = caller.get(f"/v1/runs/{run}/approvals?{query}")
     assert answer.status_code == status
@@ -202,16 +204,24 @@ def test_a_page_that_cannot_be_is_refused(caller, run, query, status):
 
 def test_warnings_are_told_in_words_with_the_operation_they_speak_of(caller, run, a_refund, acme, a_run):
     """A second operation on the same order, by policy's own eyes."""
+    from django.db import transaction
+
     from agentops.audit.entries import SYSTEM
     from approvals.policy import evaluate
     from approvals.services import submit
-    from django.db import transaction
     from operations.connectors.base import Facts
     from operations.services import intend, propose
     from runs.models import AgentRun
 
     first, _ = a_refund(a_run(acme))
-    params = {"charge": "ch_1", "order": "A-1002", "line": "2", "amount_minor": 100, "currency": "EUR", "reason": "other"}
+    params = {
+        "charge": "ch_1",
+        "order": "A-1002",
+        "line": "2",
+        "amount_minor": 100,
+        "currency": "EUR",
+        "reason": "other",
+    }
     intended = intend(run, "refund.create", target="order:A-1002", params=params, reference="A-1002/2")
     verdict = evaluate(
         tenant_id=acme.id, tenant="acme", actor=run.actor, agent=run.agent, action=intended.action,

@@ -156,7 +156,16 @@ def test_another_tenants_run_is_not_there(acme, globex, caller_of, a_run):
 @pytest.mark.parametrize("path", ["/v1/runs/{}", "/v1/runs/{}/approvals", "/v1/operations/{}"])
 @pytest.mark.parametrize(
     "text",
-    ["x", "run_", "run_" + "0" * 25, "run_" + "z" * 26, "op_" + "u" * 26, "RUN_" + "0" * 26, str(uuid7()), "%00"],
+    [
+        "x",
+        "run_",
+        "run_" + "0" * 25,
+        "run_" + "z" * 26,
+        "op_" + "u" * 26,
+        "RUN_" + "0" * 26,
+        str(uuid7()),
+        "%00",
+    ],
 )
 def test_a_malformed_id_is_not_there(caller, path, text):
     answer = caller.get(path.format(text))

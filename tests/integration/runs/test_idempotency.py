@@ -132,6 +132,6 @@ def test_a_stored_answer_is_read_without_a_lock(principal):
                 connection.close()
 
         answers = list(pool.map(repeat, range(40)))
-    assert {(answer.status, answer.body, answer.headers["Location"], answer.replayed) for answer in answers} == {
-        (201, b"first", "/x/1", True)
-    }
+    assert {
+        (answer.status, answer.body, answer.headers["Location"], answer.replayed) for answer in answers
+    } == {(201, b"first", "/x/1", True)}

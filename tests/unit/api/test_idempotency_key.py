@@ -29,7 +29,8 @@ def test_a_key_is_read_bare_or_as_a_quoted_string(sent, key):
 
 
 @pytest.mark.parametrize(
-    "sent", ["", '""', "x" * 256, "ключ", "tab\tinside", '"open', '"a"b"', r'"bad \x escape"', '"a", "b"', '"a";p=1']
+    "sent",
+    ["", '""', "x" * 256, "ключ", "tab\tinside", '"open', '"a"b"', r'"bad \x escape"', '"a", "b"', '"a";p=1'],
 )
 def test_a_key_that_breaks_the_rule_is_answered_with_the_rule(sent):
     with pytest.raises(BadRequest, match="1 to 255 characters of printable ASCII") as refused:

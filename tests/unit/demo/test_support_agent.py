@@ -1,88 +1,22 @@
 """`support-agent` on its offline script, with its real tools, against a shop over HTTP."""
 
-import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from agentops.demo.support_agent import support
 from agentops.sdk import Message, OperationRefused, Receipt
 from agentops.sdk.testing import Proposal, Rehearsal, rehearse, succeed
-
-
-def order(order_id: str, amount_minor: int, **changed: Any) -> dict[str, Any]:
-    line = {"id": f"{order_id}-1", "title": "Lamp", "amount_minor": amount_minor}
-    return {
-        "id": order_id,
-        "customer": "C-1",
-        "status": "delivered",
-        "charge": f"ch_{order_id}",
-        "amount_minor": amount_minor,
-        "currency": "EUR",
-        "lines": [line],
-        "shipment": {"status": "delivered", "tracking": "T-77"},
-    } | changed
-
-
-class Shop:
-    """A shop of the test's own: answers by path, remembers what it was asked and by whom."""
-
-    def __init__(self) -> None:
-        two = [{"id": f"A-2-{n}", "title": "Cup", "amount_minor": 1000} for n in (1, 2)]
-        self.answers: dict[str, tuple[int, Any]] = {
-            "/orders/A-1001": (200, order("A-1001", 12900)),
-            "/orders/A-1002": (200, order("A-1002", 48900, shipment=None, status="packed")),
-            "/orders/A-2": (200, order("A-2", 2000, lines=two)),
-            "/orders/A-403": (403, {}),
-            "/orders/A-500": (500, {}),
-            "/orders/A-418": (418, {}),
-            "/orders/A-7": (200, {"unexpected": True}),
-        }
-        self.final_sale: set[str] = set()
-        self.asked: list[tuple[str, str | None]] = []
-
-    def answer(self, target: str, token: str | None) -> tuple[int, Any]:
-        self.asked.append((target, token))
-        url = urlsplit(target)
-        if url.path == "/refund-policy":
-            asked = parse_qs(url.query)["order"][0]
-            return 200, {
-                "order": asked,
-                "refundable": asked not in self.final_sale,
-                "reason": "it was a final sale" if asked in self.final_sale else "",
-            }
-        return self.answers.get(url.path, (404, {}))
+from tests.unit.demo.shop_server import Shop, order, serving
 
 
 @pytest.fixture
 def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     books = Shop()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            status, body = books.answer(self.path, self.headers.get("Txn-Token"))
-            payload = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(payload)))
-            self.end_headers()
-            self.wfile.write(payload)
-
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    monkeypatch.setenv("AGENTOPS_SHOP_URL", f"http://127.0.0.1:{server.server_port}/")
-    yield books
-    server.shutdown()
-    server.server_close()
+    with serving(books) as url:
+        monkeypatch.setenv("AGENTOPS_SHOP_URL", f"{url}/")
+        yield books
 
 
 def calls(conversation: list[Message]) -> list[str]:
@@ -251,7 +185,7 @@ def test_without_one_clear_order_it_asks(shop: Shop, text: str, expected: str):
     ("order_id", "expected"),
     [
         ("A-9999", "cannot find order A-9999"),
-        ("A-403", "does not show order A-403 to this customer"),
+        ("A-403", "belongs to another customer"),
         ("A-500", "too busy"),
         ("A-418", "HTTP 418"),
         ("A-7", "cannot be read"),

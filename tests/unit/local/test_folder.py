@@ -75,6 +75,14 @@ def test_a_noted_process_is_alive_only_while_it_is_the_same_one(tmp_path: Path) 
     assert not later_one.is_alive
 
 
+def test_leases_that_were_not_handed_back_are_seen_by_the_next_start(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "data")
+    folder.note_start("worker", os.getpid(), "token")
+    folder.note_end("worker", owes_leases=True)
+    assert not list((tmp_path / "data/pids").iterdir())
+    assert folder.noted()["worker"].lease_owner == "token"
+
+
 def test_a_zombie_has_ended() -> None:
     zombie = subprocess.Popen(["true"])
     os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
@@ -84,10 +92,10 @@ def test_a_zombie_has_ended() -> None:
 
 def test_a_log_over_the_limit_is_put_aside_at_the_next_start(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "data")
-    log = folder.log("web")
+    log = folder.open_log("web")
     with log.open("wb") as file:
         file.truncate(11 * 1024 * 1024)
-    assert folder.log("web").stat().st_size == 0
+    assert folder.open_log("web").stat().st_size == 0
     assert log.with_suffix(".log.1").stat().st_size == 11 * 1024 * 1024
 
 

@@ -45,7 +45,7 @@ def test_the_schema_comes_from_annotations_and_docstring():
     assert schema["type"] == "object"
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["order_id"]
-    assert schema["properties"]["order_id"]["pattern"] == "^[A-Z]{1,4}-[0-9]{1,12}$"
+    assert schema["properties"]["order_id"]["pattern"] == "^[A-Za-z][A-Za-z0-9_-]{0,39}-[0-9]{1,12}$"
     assert schema["properties"]["how"] == {"default": "fast", "enum": ["fast", "slow"], "type": "string"}
     assert schema["$defs"]["Money"]["additionalProperties"] is False
     assert "ctx" not in schema["properties"]
@@ -101,7 +101,7 @@ def test_bound_arguments_are_typed_and_complete():
         '{"order_id": "A-1001", "times": ' + "9" * 5000 + "}",
         '{"order_id": "A-1001", "extra": 1}',
         '{"order_id": "A-1001\\n"}',
-        '{"order_id": "a-1001"}',
+        '{"order_id": "A 1001"}',
         '{"order_id": null}',
         '{"order_id": "A-1001", "how": "FAST"}',
         '{"order_id": "A-1001", "amount": {"amount_minor": 0, "currency": "EUR"}}',
@@ -124,6 +124,37 @@ def test_hostile_arguments_are_refused_with_a_complaint(raw: Any):
     assert 0 < len(refused.value.message) <= MAX_COMPLAINT_CHARS
     refused.value.message.encode()
     assert "\x00" not in refused.value.message
+
+
+@tool(reads=True)
+def measure(
+    ctx: ToolContext,
+    share: float = 1.0,
+    note: str = "",
+    deep: dict[str, dict[str, dict[str, int]]] | None = None,
+) -> Found:
+    """Measure."""
+    return Found(id=note)
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_is_no_argument(constant: str):
+    with pytest.raises(InvalidArguments):
+        measure.bind(f'{{"share": {constant}}}')
+
+
+def test_free_text_is_bounded_before_it_is_read():
+    measure.bind({"note": "x" * (MAX_ARGUMENTS_CHARS - 20)})
+    with pytest.raises(InvalidArguments, match="send less"):
+        measure.bind({"note": "x" * MAX_ARGUMENTS_CHARS})
+
+
+def test_a_complaint_about_deep_places_is_bounded():
+    deep = {f"{n}{'k' * 200}": {"k" * 200: {"k" * 200: "secret"}} for n in range(20)}
+    with pytest.raises(InvalidArguments) as refused:
+        measure.bind({"deep": deep})
+    assert len(refused.value.message) == MAX_COMPLAINT_CHARS
+    assert "secret" not in refused.value.message
 
 
 def test_a_complaint_is_bounded_and_never_repeats_values():

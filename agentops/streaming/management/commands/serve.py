@@ -1,0 +1,43 @@
+"""`manage.py serve`: the web process, one event loop for pages, API, streams and sockets."""
+
+import errno
+import socket
+from argparse import ArgumentParser
+from typing import Any, cast
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connection
+from django.db.backends.postgresql.base import DatabaseWrapper
+
+from agentops.streaming.server import server
+from agentops.telemetry import logs
+
+BACKLOG = 2048
+
+
+class Command(BaseCommand):
+    help = "Serve pages, API, event streams and sockets until SIGTERM or Ctrl-C."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--port", type=int, default=settings.PORT, help="TCP port (PORT, %(default)s)")
+        parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+
+    def handle(self, *args: Any, host: str, port: int, **options: Any) -> None:
+        logs.configure(json=settings.AGENTOPS_LOG_JSON)
+        listening = listen(host, port)
+        server(host, port).run(sockets=[listening])
+        cast(DatabaseWrapper, connection).close_pool()  # or its threads hold up the exit for seconds
+
+
+def listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CommandError(
+                f"Port {port} on {host} is taken. Stop what listens there, or choose another with --port or PORT."
+            ) from None
+        raise CommandError(f"Cannot listen on {host}, port {port}: {error.strerror or error}.") from None

@@ -1,0 +1,29 @@
+"""When to look again: at once for what a hint named, for everything once an interval."""
+
+import asyncio
+from collections.abc import Collection
+
+
+class Rounds[Key]:
+    def __init__(self, interval_seconds: float) -> None:
+        self._interval_seconds = interval_seconds
+        self._due: set[Key] = set()
+        self._woken = asyncio.Event()
+        self._everything_at = 0.0
+
+    def hint(self, key: Key) -> None:
+        self._due.add(key)
+        self._woken.set()
+
+    async def next(self, everything: Collection[Key]) -> set[Key]:
+        """Wait for a hint or for the interval, and say what is due; hints that come meanwhile are one round."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(max(0.0, self._everything_at - loop.time())):
+                await self._woken.wait()
+        except TimeoutError:
+            self._due.update(everything)
+            self._everything_at = loop.time() + self._interval_seconds
+        self._woken.clear()
+        due, self._due = self._due, set()
+        return due

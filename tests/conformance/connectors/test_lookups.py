@@ -1,0 +1,167 @@
+"""What a look-up says: not there, there, settled later, undone, twice, and nothing at all."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from operations.states import Verdict
+from tests.conformance.connectors.servers import Scripted
+from tests.conformance.connectors.subjects import SUBJECTS, Provider, Subject
+
+REFUND, CANCEL, NOTE, _ = SUBJECTS
+
+
+def _wait_for(subject: Subject, call, verdict: Verdict) -> None:
+    end = time.monotonic() + 3
+    while (answer := subject.connector.look_up(call)).verdict != verdict:
+        assert time.monotonic() < end, answer
+        time.sleep(0.02)
+
+
+def test_what_was_never_sent_is_absent(provider: Provider, subject: Subject) -> None:
+    assert subject.connector.look_up(subject.call(provider)).verdict == Verdict.ABSENT
+
+
+def test_what_took_effect_is_found_with_the_same_receipt(provider: Provider, subject: Subject) -> None:
+    call = subject.call(provider)
+    sent, found = subject.send(call), subject.connector.look_up(call)
+    assert found.verdict == Verdict.APPLIED
+    assert (found.provider_ref, found.receipt) == (sent.provider_ref, sent.receipt)
+
+
+def test_a_known_reference_is_asked_first(provider: Provider, scripted: Scripted) -> None:
+    scripted.says(404, b'{"error": {"type": "invalid_request_error", "code": "resource_missing"}}')
+    call = REFUND.call(provider, base_url=scripted.url, provider_ref="re_known")
+    assert REFUND.connector.look_up(call).verdict == Verdict.UNKNOWN
+    asked = [taken.line.split()[1].partition("?")[0] for taken in scripted.taken]
+    assert asked == ["/v1/refunds/re_known", "/v1/refunds"]
+
+
+def test_within_the_lag_an_effect_is_absent_and_after_it_found(
+    provider: Provider, http_subject: Subject
+) -> None:
+    call = http_subject.call(provider)
+    provider.fault("lookup_lag", seconds=0.4)
+    assert http_subject.send(call).verdict == Verdict.APPLIED
+    assert http_subject.connector.look_up(call).verdict == Verdict.ABSENT
+    _wait_for(http_subject, call, Verdict.APPLIED)
+    assert http_subject.connector.abilities.look_up_lag_seconds == 2
+
+
+def test_an_outage_says_nothing_about_the_effect(provider: Provider, http_subject: Subject) -> None:
+    call = http_subject.call(provider)
+    provider.fault("unreachable", door=http_subject.door)
+    assert http_subject.connector.look_up(call).verdict == Verdict.UNREACHABLE
+
+
+def test_a_refused_credential_says_nothing_about_the_effect(
+    provider: Provider, http_subject: Subject
+) -> None:
+    call = http_subject.call(provider)
+    provider.fault("auth_failed", door=http_subject.door)
+    assert http_subject.connector.look_up(call).verdict == Verdict.BLOCKED
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+def test_an_answer_of_the_provider_in_trouble_is_an_outage(
+    provider: Provider, http_subject: Subject, scripted: Scripted, status: int
+) -> None:
+    call = http_subject.call(provider, base_url=scripted.url)
+    scripted.says(status, b"{}")
+    assert http_subject.connector.look_up(call).verdict == Verdict.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(200, b""), (200, b"[]"), (200, b"{}"), (404, b"{}"), (400, b"{}"), (302, b"")]
+)
+def test_an_answer_that_nobody_expects_is_neither_absence_nor_effect(
+    provider: Provider, http_subject: Subject, scripted: Scripted, status: int, body: bytes
+) -> None:
+    call = http_subject.call(provider, base_url=scripted.url)
+    scripted.says(status, body)
+    assert http_subject.connector.look_up(call).verdict in (Verdict.UNKNOWN, Verdict.CONTRADICTION)
+
+
+@pytest.mark.parametrize("subject", [REFUND, NOTE], ids=lambda subject: subject.name)
+def test_two_effects_of_one_operation_are_a_contradiction(provider: Provider, subject: Subject) -> None:
+    call = subject.call(provider)
+    provider.fault("no_key_support")
+    for _ in range(2):
+        subject.send(call)
+    assert len(subject.effects(provider, call)) == 2
+    found = subject.connector.look_up(call)
+    assert (found.verdict, found.code) == (Verdict.CONTRADICTION, "two_effects")
+
+
+@pytest.mark.parametrize(
+    ("settles", "verdict"), [("succeeded", Verdict.APPLIED), ("failed", Verdict.REFUSED)]
+)
+def test_an_accepted_refund_is_accepted_until_it_settles(
+    provider: Provider, settles: str, verdict: Verdict
+) -> None:
+    call = REFUND.call(provider)
+    provider.fault("pending_then", status=settles, seconds=0.3, times=1)
+    accepted = REFUND.send(call)
+    assert (accepted.verdict, accepted.code) == (Verdict.ACCEPTED, "pending")
+    known = replace(call, provider_ref=accepted.provider_ref)
+    assert REFUND.connector.look_up(known).verdict == Verdict.ACCEPTED
+    _wait_for(REFUND, known, verdict)
+
+
+def test_a_refund_that_bounces_is_reversed_where_we_hold_its_receipt(provider: Provider) -> None:
+    call = REFUND.call(provider)
+    provider.fault("bounce_after", seconds=0.05, times=1)
+    sent = REFUND.send(call)
+    assert sent.verdict == Verdict.APPLIED
+    _wait_for(REFUND, replace(call, provider_ref=sent.provider_ref, succeeded=True), Verdict.REVERSED)
+    assert REFUND.connector.look_up(call).verdict == Verdict.REFUSED  # its success was never ours to tell
+
+
+def test_a_wrong_amount_in_the_answer_is_set_right_by_the_look_up(provider: Provider) -> None:
+    call = REFUND.call(provider)
+    provider.fault("wrong_amount", times=1)
+    doubted = REFUND.send(call)
+    assert doubted.code == "other_amount"
+    found = REFUND.connector.look_up(replace(call, provider_ref=doubted.provider_ref))
+    assert (found.verdict, found.amount_minor) == (Verdict.APPLIED, call.amount_minor)
+
+
+def test_a_reference_of_somebody_else_proves_nothing(provider: Provider) -> None:
+    order = provider.order()
+    other, call = REFUND.call(provider, order), REFUND.call(provider, order)
+    reference = REFUND.send(other).provider_ref
+    assert REFUND.connector.look_up(replace(call, provider_ref=reference)).verdict == Verdict.ABSENT
+    assert REFUND.connector.look_up(replace(call, provider_ref="re_gone")).verdict == Verdict.ABSENT
+
+
+def test_an_operation_that_was_lost_and_proposed_again_meets_its_old_self(provider: Provider) -> None:
+    lost = REFUND.call(provider)
+    reference = REFUND.send(lost).provider_ref
+    again = replace(lost, operation_id=REFUND.call(provider).operation_id)
+    assert REFUND.send(again).verdict == Verdict.CONTRADICTION
+    found = REFUND.connector.look_up(again)
+    assert (found.verdict, found.provider_ref) == (Verdict.APPLIED, reference)
+    assert len(REFUND.effects(provider, lost)) == 1
+
+
+def test_a_cancellation_that_was_lost_and_proposed_again_meets_its_old_self(provider: Provider) -> None:
+    lost = CANCEL.call(provider)
+    reference = CANCEL.send(lost).provider_ref
+    again = replace(lost, operation_id=CANCEL.call(provider).operation_id)
+    answer = CANCEL.send(again)
+    assert (answer.verdict, answer.provider_ref) == (Verdict.APPLIED, reference)
+
+
+def test_a_charge_with_many_refunds_is_read_to_its_end(provider: Provider) -> None:
+    order = provider.order()
+    first = REFUND.call(provider, order)
+    small = {**first.params, "amount_minor": 1}
+    first = replace(first, amount_minor=1, params=small)
+    assert REFUND.send(first).verdict == Verdict.APPLIED
+    for _ in range(100):
+        assert (
+            REFUND.send(replace(REFUND.call(provider, order), amount_minor=1, params=small)).verdict
+            == Verdict.APPLIED
+        )
+    assert REFUND.connector.look_up(first).verdict == Verdict.APPLIED

@@ -1,0 +1,91 @@
+"""What every test has: a database of the owner's, a clock that can be moved, ordinary rows."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection, connections
+from django.test import TransactionTestCase
+
+from agentops.tenancy import vault
+
+KEPT = {
+    "django_migrations",
+    "django_content_type",
+    "auth_permission",
+    "kernel_partitioned",
+    "kernel_append_only",
+    "kernel_test_clock",
+}
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
+    """The database's clock gets an offset, which only a test database may have."""
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE IF NOT EXISTS kernel_test_clock (shift interval NOT NULL)")
+        cursor.execute("GRANT SELECT ON kernel_test_clock TO agentops_app")
+        cursor.execute(
+            "CREATE OR REPLACE FUNCTION agentops_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS"
+            " 'SELECT clock_timestamp() + COALESCE((SELECT shift FROM kernel_test_clock), interval ''0'')'"
+        )
+        cursor.execute("DELETE FROM kernel_test_clock")
+
+
+def _clean(self: TransactionTestCase) -> None:
+    """After a test with real commits: append-only tables refuse TRUNCATE, so triggers rest meanwhile."""
+    connections["default"].close()
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '10s'")
+        cursor.execute(
+            "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'"
+        )
+        names = [name for name in connection.introspection.table_names(cursor) if name not in KEPT]
+        cursor.execute("SET session_replication_role = replica")
+        cursor.execute(f"TRUNCATE {', '.join(names)} RESTART IDENTITY CASCADE")
+        cursor.execute("DELETE FROM kernel_test_clock")
+        cursor.execute("SET session_replication_role = DEFAULT")
+    connections["default"].close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cleaning() -> None:
+    TransactionTestCase._fixture_teardown = _clean  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def _forget_keys() -> Iterator[None]:
+    vault.forget()
+    yield
+    vault.forget()
+
+
+@pytest.fixture
+def move_clock(db: None) -> Callable[[float], None]:
+    """`move_clock(3600)`: the database's clock is an hour ahead from now on."""
+
+    def move(seconds: float) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE kernel_test_clock SET shift = shift + %s", [timedelta(seconds=seconds)])
+            if cursor.rowcount == 0:
+                cursor.execute("INSERT INTO kernel_test_clock VALUES (%s)", [timedelta(seconds=seconds)])
+
+    return move
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick ones first, so that a fault shows before a browser has started."""
+    order = ["unit", "architecture", "snapshots", "integration", "conformance", "faults", "acceptance"]
+    places = {name: place for place, name in enumerate(order)}
+
+    def place(item: pytest.Item) -> int:
+        kinds = [part for part in item.path.parts if part in places]
+        return places[kinds[0]] if kinds else len(order)
+
+    items.sort(key=place)
+
+
+assert settings.TESTING
