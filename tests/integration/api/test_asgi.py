@@ -62,7 +62,8 @@ def test_a_chunked_body_within_the_limit_is_taken_whole(send):
 
 @needs_rows
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/v1/x", 404), ("PUT", "/v1/runs", 405), ("GET", "/v1/runs/x", 404)]
+    ("method", "path", "status"),
+    [("GET", "/v1/x", 404), ("PUT", "/v1/runs", 405), ("GET", "/v1/runs/x", 404)],
 )
 def test_problems_leave_the_asynchronous_process_too(send, method, path, status):
     answer = send(method, path)

@@ -42,9 +42,7 @@ def test_a_wrong_token_is_told_so(db, token):
 
 
 @pytest.mark.parametrize("change", ["expired", "revoked", "suspended", "inactive"])
-def test_a_token_ends_with_its_time_its_revocation_its_tenant_and_its_person(
-    acme, person, caller_of, change
-):
+def test_a_token_ends_with_its_time_its_revocation_its_tenant_and_its_person(acme, person, caller_of, change):
     rosa = person(acme, "rosa")
     caller = caller_of(acme, "runs:read", person=rosa)
     assert caller.get("/v1/runs/x").status_code == 404

@@ -35,7 +35,10 @@ def test_fifty_identical_starts_make_one_run(live_server, caller):
     assert set(statuses) <= {201, 409}
     assert statuses[201] >= 1
     assert len({answer.content for answer in answers if answer.status_code == 201}) == 1
-    assert sum("Idempotency-Replayed" not in answer.headers for answer in answers if answer.status_code == 201) == 1
+    assert (
+        sum("Idempotency-Replayed" not in answer.headers for answer in answers if answer.status_code == 201)
+        == 1
+    )
     assert all(answer.headers["Retry-After"] == "1" for answer in answers if answer.status_code == 409)
     assert AgentRun.objects.count() == RunEvent.objects.count() == 1
 

@@ -23,7 +23,9 @@ def is_problem(answer, status, code):
     return problem
 
 
-@pytest.mark.parametrize("path", ["/v1/", "/v1/nothing", "/v1/runs/", "/v1/runs/x/y/z", "/v1/me", "/v1/docs/"])
+@pytest.mark.parametrize(
+    "path", ["/v1/", "/v1/nothing", "/v1/runs/", "/v1/runs/x/y/z", "/v1/me", "/v1/docs/"]
+)
 @pytest.mark.parametrize("method", ["get", "post", "delete"])
 def test_an_unknown_address_is_a_problem_that_names_the_docs(method, path):
     problem = is_problem(getattr(Client(), method)(path), 404, "not_found")
@@ -60,7 +62,14 @@ def test_an_unknown_address_elsewhere_is_a_page():
 
 @pytest.mark.parametrize(
     "body",
-    ["", "{", "{'a': 1}", '{"agent": "a", "agent": "b", "input": "x"}', '{"budget_cents": NaN}', "[" * 100_000],
+    [
+        "",
+        "{",
+        "{'a': 1}",
+        '{"agent": "a", "agent": "b", "input": "x"}',
+        '{"budget_cents": NaN}',
+        "[" * 100_000,
+    ],
 )
 def test_malformed_json_is_a_problem(caller, body):
     problem = is_problem(caller.post("/v1/runs", body, key="k"), 400, "malformed_json")
@@ -89,7 +98,9 @@ def test_hundreds_of_faults_are_answered_with_the_first_ones(caller):
     assert len(problem["errors"]) == 20
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
+)
 def test_a_body_that_is_not_json_is_a_problem(caller, content_type):
     answer = Client().post(
         "/v1/runs",
@@ -169,11 +180,16 @@ def test_without_the_database_the_answer_is_503_with_when_to_come_back(caller):
 
 @pytest.mark.parametrize(
     ("sent", "kept"),
-    [("abc-1_2.3", True), ("a" * 128, True), ("a" * 129, False), ("a b", False), ("a\tb", False), ("é", False)],
+    [
+        ("abc-1_2.3", True),
+        ("a" * 128, True),
+        ("a" * 129, False),
+        ("a b", False),
+        ("a\tb", False),
+        ("é", False),
+    ],
 )
 def test_a_plain_request_id_is_echoed_and_any_other_replaced(sent, kept):
     answer = Client().get("/v1/nothing", headers={"X-Request-ID": sent})
     assert (answer["X-Request-ID"] == sent) == kept
     assert answer.json()["request_id"] == answer["X-Request-ID"]
-
-
