@@ -7,11 +7,14 @@ from typing import Any
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentops.settings")
-pages = get_asgi_application()
+django = get_asgi_application()
 
 # After Django is set up: these import models.
+from agentops.api.body import capped  # noqa: E402
 from agentops.streaming import sockets  # noqa: E402
 from agentops.streaming.live import Live  # noqa: E402
+
+pages = capped(django)
 
 type Receive = Callable[[], Awaitable[Any]]
 type Send = Callable[[Any], Awaitable[None]]

@@ -1,7 +1,7 @@
 """Reading a request's body: JSON only, of bounded size, with text that can be stored."""
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Never
 
 from django.conf import settings
@@ -11,10 +11,9 @@ from ninja.parser import Parser
 
 from agentops.kernel.problems import BadRequest, Fault, Invalid, TooLarge, UnsupportedMedia
 
-type _Message = MutableMapping[str, Any]
-type _Receive = Callable[[], Awaitable[_Message]]
-type _Send = Callable[[_Message], Awaitable[None]]
-type _Application = Callable[[MutableMapping[str, Any], _Receive, _Send], Awaitable[None]]
+type _Receive = Callable[[], Awaitable[Any]]
+type _Send = Callable[[Any], Awaitable[None]]
+type _Application = Callable[[dict[str, Any], _Receive, _Send], Awaitable[None]]
 
 
 def capped(application: _Application) -> _Application:
@@ -24,12 +23,12 @@ def capped(application: _Application) -> _Application:
     body is above the limit, so the door answers 413; what still arrives is dropped.
     """
 
-    async def call(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
+    async def call(scope: dict[str, Any], receive: _Receive, send: _Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
             return await application(scope, receive, send)
         left = settings.AGENTOPS_BODY_BYTES + 1
 
-        async def receive_capped() -> _Message:
+        async def receive_capped() -> Any:
             nonlocal left
             while True:
                 message = await receive()

@@ -32,9 +32,9 @@ OPERATION: dict[str, Any] = {
     "receipt": {"id": "re_1QK7mR2eZvKYlo2C", "amount_minor": 12900, "currency": "EUR", "status": "succeeded"},
     "error": None,
     "attempts": 1,
-    "key_expires_at": "2026-12-01T09:14:11.402Z",
-    "created_at": "2026-11-30T09:12:40.118Z",
-    "updated_at": "2026-11-30T09:14:11.915Z",
+    "key_expires_at": "2026-12-01T09:14:11.402000Z",
+    "created_at": "2026-11-30T09:12:40.118000Z",
+    "updated_at": "2026-11-30T09:14:11.915000Z",
 }
 APPROVAL: dict[str, Any] = {
     "approval_id": _APPROVAL_ID,
@@ -54,7 +54,7 @@ APPROVAL: dict[str, Any] = {
     "proposal_digest": _DIGEST,
     "required": 1,
     "decisions": [],
-    "expires_at": "2026-12-01T09:12:40.118Z",
+    "expires_at": "2026-12-01T09:12:40.118000Z",
 }
 APPROVE: dict[str, Any] = {
     "approval_id": _APPROVAL_ID,
@@ -74,8 +74,8 @@ RUN: dict[str, Any] = {
     "actor": "customer:C-1001",
     "conversation_id": None,
     "release": "sha256:3f6c2a9d81b4f0e2a7c5d913b8e604c2f17a9d35e8b06c41",
-    "created_at": "2026-11-30T09:12:38.004Z",
-    "started_at": "2026-11-30T09:12:38.061Z",
+    "created_at": "2026-11-30T09:12:38.004000Z",
+    "started_at": "2026-11-30T09:12:38.061000Z",
     "finished_at": None,
     "steps_taken": 5,
     "cost_microusd": 0,

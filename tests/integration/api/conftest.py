@@ -9,14 +9,9 @@ from django.db import transaction
 from django.test import Client
 
 from agentops.audit.entries import SYSTEM
-from agentops.kernel import sealed
-from agentops.kernel.ids import uuid7
-from agentops.sdk.agents import agent
-from agentops.tenancy import vault
-from agentops.tenancy.access import create_tenant, join
 from agentops.tenancy.models import Membership, Tenant, User
-from agentops.tenancy.principals import SCOPES, authenticate, issue
-from approvals.models import Approval, ReviewLimit
+from agentops.tenancy.principals import SCOPES
+from approvals.models import Approval
 from approvals.policy import Verdict
 from approvals.services import AUTHORITY, submit
 from approvals.states import Outcome
@@ -25,12 +20,12 @@ from operations.connectors.base import Verdict as Evident
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import call_of, commit_attempt
 from operations.findings import Evidence, take
-from operations.models import Connection, Operation
+from operations.models import Operation
 from operations.moves import Locked, lock
-from operations.services import connection_place, intend, propose
+from operations.services import intend, propose
 from operations.states import Source
-from runs.models import AgentRun, Slot
-from runs.services import Start, start_run
+from runs.models import AgentRun
+from tests import factories
 
 PROOF = {"id": "re_1", "object": "refund", "amount": 48900, "currency": "eur", "status": "succeeded"}
 
@@ -55,25 +50,9 @@ class Caller:
 
 
 def _tenant(slug: str) -> Tenant:
-    tenant = create_tenant(slug, slug.capitalize())
-    Slot.objects.get_or_create(tenant=tenant)
-    connection_id = uuid7()
-    Connection.objects.create(
-        id=connection_id,
-        tenant=tenant,
-        name="payments",
-        connector="stripe",
-        base_url="http://127.0.0.1:9",
-        sealed_credential=sealed.seal_json(
-            vault.for_tenant(tenant.id), connection_place(connection_id), {"secret": "sk_test_x"}
-        ),
-    )
+    tenant = factories.tenant(slug)
+    factories.connection(tenant, "stripe", "http://127.0.0.1:9")
     return tenant
-
-
-@pytest.fixture(autouse=True)
-def _forget_keys():
-    vault.forget()
 
 
 @pytest.fixture
@@ -92,8 +71,7 @@ def caller_of():
 
     def make(tenant: Tenant, *scopes: str, person: User | None = None) -> Caller:
         wanted = scopes or [scope for scope in SCOPES if scope != "approvals:decide"]
-        _, text = issue(tenant, str(uuid7()), wanted, person=person)
-        return Caller(text)
+        return Caller(factories.token(tenant, *wanted, person=person))
 
     return make
 
@@ -105,14 +83,10 @@ def caller(acme, caller_of):
 
 @pytest.fixture
 def person():
-    def make(tenant: Tenant, name: str, role: str = Membership.Role.REVIEWER, limit_minor: int = 0) -> User:
-        user = User.objects.create_user(name, first_name=name.capitalize())
-        join(tenant, user, Membership.Role(role))
-        if limit_minor:
-            ReviewLimit.objects.create(
-                tenant=tenant, reviewer=user, currency="EUR", each_minor=limit_minor, action=""
-            )
-        return user
+    def make(
+        tenant: Tenant, name: str, role: str = Membership.Role.REVIEWER, limit_minor: int | None = None
+    ) -> User:
+        return factories.person(tenant, Membership.Role(role), name=name, each_minor=limit_minor)
 
     return make
 
@@ -127,20 +101,7 @@ def reviewer(acme, person, caller_of):
 @pytest.fixture
 def a_run():
     """A queued run, started by a token of its own."""
-
-    def make(tenant: Tenant, **wanted: Any) -> AgentRun:
-        _, text = issue(tenant, str(uuid7()), SCOPES)
-        principal = authenticate(text, "rest")
-        known = agent("support-agent")
-        assert principal
-        assert known
-        with transaction.atomic():
-            run, _ = start_run(
-                principal, known, Start(**{"input": "Refund it.", **wanted}), trace_id="a" * 32
-            )
-        return run
-
-    return make
+    return factories.run
 
 
 @pytest.fixture

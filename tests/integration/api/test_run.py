@@ -56,7 +56,7 @@ def test_a_queued_run_has_every_field_of_the_contract_and_no_other(caller, acme,
         "pending_approvals": [],
         "operations": [],
         "last_event_seq": 1,
-        "trace_id": "a" * 32,
+        "trace_id": "0" * 31 + "1",
         "events_url": f"/v1/runs/{run}/events",
         "status_url": f"/v1/runs/{run}",
     }
