@@ -12,6 +12,9 @@ from agentops import llm
 from agentops.telemetry.logs import configure
 
 
+START = "start"  # the tag of checks that a start must pass, however quick it is meant to be
+
+
 class EngineConfig(AppConfig):
     name = "agentops.engine"
     label = "engine"
@@ -20,7 +23,7 @@ class EngineConfig(AppConfig):
         configure(json=settings.AGENTOPS_LOG_JSON)
         for module in settings.AGENTOPS_AGENTS:
             import_module(module)
-        register(_model_can_be_called)
+        register(_model_can_be_called, START)
 
 
 def _model_can_be_called(**_: Any) -> list[CheckMessage]:

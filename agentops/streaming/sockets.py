@@ -81,12 +81,16 @@ async def _serve(
     answer: Callable[[str], dict[str, Any]] | None,
 ) -> None:
     """Send until `sending` ends with a close code, or until the client leaves; answer its messages meanwhile."""
+    answering = asyncio.Lock()
     sender = asyncio.create_task(sending)
-    listener = asyncio.create_task(_listen(receive, send, answer))
+    listener = asyncio.create_task(_listen(receive, send, answer, answering))
     try:
         await asyncio.wait({sender, listener}, return_when=asyncio.FIRST_COMPLETED)
         if sender.done():
-            await send({"type": "websocket.close", "code": sender.result()})
+            async with (
+                answering
+            ):  # a cancel ends the run it answers for: its receipt goes out before we close
+                await send({"type": "websocket.close", "code": sender.result()})
     except OSError:  # the client left while we wrote
         pass
     finally:
@@ -95,11 +99,14 @@ async def _serve(
         await asyncio.gather(sender, listener, return_exceptions=True)
 
 
-async def _listen(receive: Receive, send: Send, answer: Callable[[str], dict[str, Any]] | None) -> None:
+async def _listen(
+    receive: Receive, send: Send, answer: Callable[[str], dict[str, Any]] | None, answering: asyncio.Lock
+) -> None:
     while (message := await receive())["type"] != "websocket.disconnect":
         if answer is not None:
-            told = await in_database(answer, message.get("text") or "")
-            await send({"type": "websocket.send", "text": json.dumps(told, ensure_ascii=False)})
+            async with answering:
+                told = await in_database(answer, message.get("text") or "")
+                await send({"type": "websocket.send", "text": json.dumps(told, ensure_ascii=False)})
 
 
 async def _send_events(live: Live, begin: Start, caller: Caller, send: Send) -> int:

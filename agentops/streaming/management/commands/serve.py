@@ -13,8 +13,6 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from agentops.streaming.server import server
 from agentops.telemetry import logs
 
-BACKLOG = 2048
-
 
 class Command(BaseCommand):
     help = "Serve pages, API, event streams and sockets until SIGTERM or Ctrl-C."
@@ -26,18 +24,22 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, host: str, port: int, **options: Any) -> None:
         logs.configure(json=settings.AGENTOPS_LOG_JSON)
-        listening = listen(host, port)
-        server(host, port).run(sockets=[listening])
+        bound = bind(host, port)
+        server(host, port).run(sockets=[bound])
         cast(DatabaseWrapper, connection).close_pool()  # or its threads hold up the exit for seconds
 
 
-def listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def bind(host: str, port: int) -> socket.socket:
+    """The port, held from now on; it listens only once the application is ready."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        bound.bind((host, port))
     except OSError as error:
+        bound.close()
         if error.errno == errno.EADDRINUSE:
             raise CommandError(
                 f"Port {port} on {host} is taken. Stop what listens there, or choose another with --port or PORT."
             ) from None
         raise CommandError(f"Cannot listen on {host}, port {port}: {error.strerror or error}.") from None
+    return bound
