@@ -16,12 +16,12 @@ from agentops.kernel.problems import Conflict, Invalid, NotFound, NotYours
 from agentops.kernel.redaction import printable
 from agentops.kernel.transitions import swap
 from agentops.tenancy import vault
-from agentops.tenancy.models import ApiToken, User
-from operations.connectors.base import Facts
+from agentops.tenancy.models import ApiToken, Tenant, User
+from operations.connectors.base import Fact, Facts
 from operations.dispatch import Authority, Standing
 from operations.models import Operation
 from operations.moves import Locked, lock, move, retried
-from operations.services import params, proposal_digest, remaining_minor
+from operations.services import digest_of, params, remaining_minor
 from operations.states import OperationStatus
 from runs.events import Event, append
 from runs.models import AgentRun
@@ -31,6 +31,7 @@ from runs.wakeups import approvals_changed
 from . import queries
 from .models import Approval, Decision
 from .policy import Verdict, evaluate_again, remember
+from .sentences import fact_sentence
 from .states import ApprovalStatus, Outcome, VerdictOfPerson
 
 MAX_REASON_CHARS = 2_000
@@ -51,6 +52,20 @@ def submit(locked: Locked, verdict: Verdict, facts: Facts, actor: Actor) -> Appr
             error_detail=sentence,
         )
         return None
+    if operation.tenant.state != Tenant.State.ACTIVE:
+        move(locked, OperationStatus.CANCELLED, reason="tenant_suspended", error_code="tenant_suspended")
+        return None
+    broken = facts.broken_guards()
+    if broken:  # nobody is asked for what could not be sent anyway
+        code = f"guard_broken:{broken[0].name}"[:60]
+        move(
+            locked,
+            OperationStatus.REJECTED,
+            reason=code,
+            error_code=code,
+            error_detail=_why_broken(broken[0], operation.currency),
+        )
+        return None
     if not _affordable(operation):
         _over_capacity(locked)
         return None
@@ -68,16 +83,11 @@ def submit(locked: Locked, verdict: Verdict, facts: Facts, actor: Actor) -> Appr
     return ask(locked, verdict, facts, decision_id=decision.id)
 
 
-def digest_of(operation: Operation) -> str:
-    """The digest of what an operation would send, from its committed record."""
-    return proposal_digest(
-        action=operation.action,
-        version=operation.action_version,
-        target=operation.target_text,
-        connection=operation.connection_id,
-        params=params(operation),
-        currency=operation.currency,
-    )
+def _why_broken(fact: Fact, currency: str) -> str:
+    assert fact.guard is not None
+    guard = {"relation": fact.guard.relation, "bound": fact.guard.bound}
+    said = {"name": fact.name, "value": fact.value, "source": fact.source, "guard": guard}
+    return fact_sentence(said, currency=currency)
 
 
 def _affordable(operation: Operation) -> bool:
@@ -298,6 +308,8 @@ def _decide(
         raise already(approval)
     if locked.run.ending:
         raise Conflict("The run is being ended, so nothing is asked any more.", code="run_ended")
+    if locked.operation.status != OperationStatus.PENDING:
+        raise Conflict("The operation has been settled meanwhile; nothing is asked any more.", code="settled")
     if approval.expires_at is not None and approval.expires_at <= now():
         raise Conflict("Nobody decided in time; the proposal has expired.", code="expired")
     if digest != approval.proposal_digest or digest != digest_of(locked.operation):
@@ -447,12 +459,7 @@ def withdraw(locked: Locked, actor: Actor) -> None:
 
 
 def _recheck(operation: Operation, facts: Facts) -> Standing:
-    """FRESH-AUTHORITY: approvers still entitled, digest the same, policy asks for no more, every guard holds."""
-    if operation.authorised_digest != digest_of(operation):
-        _security(operation, "digest_mismatch")
-        return Standing(
-            OperationStatus.REJECTED, "digest_mismatch", "The record is not the one that was allowed."
-        )
+    """FRESH-AUTHORITY: approvers still entitled, policy asks for no more, every guard holds."""
     verdict = evaluate_again(operation, facts)
     if verdict.outcome == Outcome.DENY:
         return Standing(OperationStatus.REJECTED, verdict.rule, (verdict.sentences or {}).get("en", ""))
@@ -500,20 +507,19 @@ def _ask_again(locked: Locked, *, verdict: Verdict, facts: Facts, lapsed: UUID |
         wake(run_id, "approval", {"operation_id": locked.operation.public_id})
 
 
-def _security(operation: Operation, verb: str) -> None:
-    with transaction.atomic():
-        record(
-            operation.tenant_id, f"operation.{verb}", "operation", operation.public_id, SYSTEM, security=True
-        )
+def _spend(operation: Operation) -> bool:
+    """Mark the approval as used by this locked operation, once; further tries of it do not use it again.
 
-
-def _spend(operation: Operation) -> None:
-    """Mark the approval as used by this operation, once; further tries of the same operation do not use it again."""
+    False where the approval has lapsed since it was looked at: the next dispatch will find that, and ask again.
+    """
     if operation.authority_kind != "approval" or operation.authority_id is None:
-        return
-    Approval.objects.filter(pk=operation.authority_id, consumed_at__isnull=True).update(
-        consumed_at=Now(), consumed_by=operation.id
-    )
+        return True
+    approval = Approval.objects.select_for_update(no_key=True).get(pk=operation.authority_id)
+    if approval.status != _S.APPROVED or (approval.expires_at is not None and approval.expires_at <= now()):
+        return False
+    if approval.consumed_at is None:
+        Approval.objects.filter(pk=approval.pk).update(consumed_at=Now(), consumed_by=operation.id)
+    return True
 
 
 AUTHORITY = Authority(recheck=_recheck, spend=_spend)

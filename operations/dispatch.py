@@ -22,10 +22,11 @@ from agentops.tenancy.models import Tenant
 
 from .connectors.base import Answer, Call, CheckFailed, Facts, PastSendBy, Request
 from .connectors.registry import ACTIONS, CONNECTORS
-from .findings import Evidence, take
+from .findings import Evidence, escalate, may_be_sent_again, take
+from .incidents import open_incident
 from .models import Attempt, Operation
 from .moves import Locked, lock, move, retried
-from .services import credential, params, remember_facts
+from .services import credential, digest_of, params, remember_facts
 from .states import OperationStatus, Source, Verdict
 
 log = logger(__name__)
@@ -46,12 +47,15 @@ class Standing:
 
 
 type Recheck = Callable[[Operation, Facts], Standing]
-type Spend = Callable[[Operation], None]
+type Spend = Callable[[Operation], bool]
 
 
 @dataclass(frozen=True)
 class Authority:
-    """What dispatch needs from those who decide: a fresh look before the lock, and the mark of use under it."""
+    """What dispatch needs from those who decide: a fresh look before the lock, and the mark of use under it.
+
+    `spend` answers whether what was given is still alive; where it is not, nothing is sent.
+    """
 
     recheck: Recheck
     spend: Spend
@@ -107,73 +111,92 @@ def _first_sent_at(operation: Operation) -> Any:
 
 
 def dispatch(operation_id: UUID, authority: Authority, *, worker: str) -> Operation:
-    """Send an approved operation that is due, once; whatever else it is, return it as it stands."""
+    """Send an operation that is due, once: an approved one, or one whose lost answer may be asked for anew.
+
+    Whatever else it is, it is returned as it stands.
+    """
     operation = loaded(operation_id)
     with bound_contextvars(
         run_id=operation.run.public_id, operation_id=operation.public_id, tenant=operation.tenant.slug
     ):
-        if operation.status != OperationStatus.APPROVED:
+        if operation.status != OperationStatus.APPROVED and not may_be_sent_again(operation):
             return operation
         departure = depart(operation, authority, worker=worker)
-        return operation if departure is None else send(departure)
+        return loaded(operation_id) if departure is None else send(departure)
 
 
 def depart(operation: Operation, authority: Authority, *, worker: str) -> Departure | None:
     """Look at everything again, then claim and commit an attempt; None where it must not or cannot be sent now."""
     connector = CONNECTORS[operation.connection.connector]
     try:
+        if operation.authorised_digest != digest_of(operation):
+            raise CannotUnseal("The record is not the one that was allowed.")
         call = call_of(operation)
+        if (withheld := _withheld(operation)) is not None:  # whatever the provider would say
+            _claim(operation, authority, worker, withheld)
+            return None
         facts = connector.check(call)
+        standing = authority.recheck(operation, facts)
+        return _claim(operation, authority, worker, standing, _Ready(facts, call, connector.build(call)))
     except CheckFailed as failed:
         _hold(operation.id, operation.version, failed)
-        return None
     except CannotUnseal as error:
-        _tampered(operation.id, str(error))
-        return None
-    standing = authority.recheck(operation, facts)
-    request = connector.build(call)
-    try:
-        return _claim(operation, standing, facts, call, request, authority, worker)
+        _tampered(operation.id, operation.version, str(error))
     except LostRace:
         log.info("dispatch_lost_race")
-        return None
+    return None
+
+
+@dataclass(frozen=True)
+class _Ready:
+    facts: Facts
+    call: Call
+    request: Request
+
+
+def _withheld(operation: Operation) -> Standing | None:
+    """Why nothing of this tenant or run is sent any more; None where nothing stands against it."""
+    if operation.run.ending:
+        return Standing(OperationStatus.CANCELLED, f"run_{operation.run.ending}")
+    if operation.tenant.state != Tenant.State.ACTIVE:
+        return Standing(OperationStatus.CANCELLED, "tenant_suspended")
+    return None
 
 
 @retried
 def _claim(
-    read: Operation,
-    standing: Standing,
-    facts: Facts,
-    call: Call,
-    request: Request,
-    authority: Authority,
-    worker: str,
+    read: Operation, authority: Authority, worker: str, standing: Standing, ready: _Ready | None = None
 ) -> Departure | None:
     locked = lock(read.id)
     operation = locked.operation
     at = now()
-    if operation.version != read.version or operation.status != OperationStatus.APPROVED or locked.run.ending:
+    if operation.version != read.version:
         return None  # somebody was quicker: a cancel, a revoke, another worker
     if any(moment and moment > at for moment in (operation.dispatch_after, operation.next_attempt_at)):
         return None
-    if operation.tenant.state != Tenant.State.ACTIVE:
-        move(locked, OperationStatus.CANCELLED, reason="tenant_suspended", error_code="tenant_suspended")
-        return None
+    standing = _withheld(operation) or standing
     if standing.to is not None:
-        move(
-            locked, standing.to, reason=standing.code, error_code=standing.code, error_detail=standing.detail
-        )
-        if standing.ask_again is not None:
-            standing.ask_again(locked)
+        _turn_back(locked, standing)
         return None
-    remember_facts(operation.target, facts)
-    return commit_attempt(locked, call, request, authority, worker)
+    if ready is None or not authority.spend(operation):
+        return None
+    remember_facts(operation.target, ready.facts)
+    return commit_attempt(locked, ready.call, ready.request, worker)
 
 
-def commit_attempt(
-    locked: Locked, call: Call, request: Request, authority: Authority, worker: str
-) -> Departure:
-    """Write the attempt of a locked, approved operation: from here on it may be on its way."""
+def _turn_back(locked: Locked, standing: Standing) -> None:
+    """It may not be sent (again). What may have happened already is a person's to find out, never called undone."""
+    if locked.operation.in_doubt:
+        escalate(locked, Answer(Verdict.ABSENT, code=standing.code, detail=standing.detail), standing.code)
+        return
+    assert standing.to is not None
+    move(locked, standing.to, reason=standing.code, error_code=standing.code, error_detail=standing.detail)
+    if standing.ask_again is not None:
+        standing.ask_again(locked)
+
+
+def commit_attempt(locked: Locked, call: Call, request: Request, worker: str) -> Departure:
+    """Write the attempt of a locked operation that may be sent: from here on it may be on its way."""
     operation = locked.operation
     abilities = CONNECTORS[operation.connection.connector].abilities_at(operation.connection.base_url)
     request = _pinned(operation) or request
@@ -200,7 +223,6 @@ def commit_attempt(
         send_by=send_by,
         quiet_at=quiet_at,
     )
-    authority.spend(operation)
     lifetime = abilities.key_lifetime_seconds
     expires = operation.key_expires_at or (at + timedelta(seconds=lifetime) if lifetime else None)
     lease_end = send_by + timedelta(seconds=settings.AGENTOPS_SEND_SECONDS + LEASE_MARGIN_SECONDS)
@@ -262,29 +284,25 @@ def send(departure: Departure) -> Operation:
 
 @retried
 def _hold(operation_id: UUID, version: int, failed: CheckFailed) -> None:
-    """What the operation rests on cannot be read now: nothing is sent; it stays approved, or fails for good."""
+    """What the operation rests on cannot be read now: nothing is sent; it stays as it is, or can no longer be done."""
     locked = lock(operation_id)
     operation = locked.operation
-    if operation.version != version or operation.status != OperationStatus.APPROVED:
+    if operation.version != version:
         return
-    if not failed.retryable and not operation.in_doubt:
-        move(
-            locked,
-            OperationStatus.FAILED,
-            reason=failed.code,
-            error_code=failed.code,
-            error_detail=failed.detail,
-        )
+    if not failed.retryable:
+        _turn_back(locked, Standing(OperationStatus.FAILED, failed.code, failed.detail))
         return
+    refused = failed.code == "credential_refused"
+    open_incident(operation, "credential_refused" if refused else "provider_unreachable")
     again = now() + timedelta(seconds=CHECK_AGAIN_SECONDS)
     Operation.objects.filter(pk=operation.pk, version=version).update(next_attempt_at=again)
 
 
 @retried
-def _tampered(operation_id: UUID, detail: str) -> None:
+def _tampered(operation_id: UUID, version: int, detail: str) -> None:
     locked = lock(operation_id)
     operation = locked.operation
-    if operation.status != OperationStatus.APPROVED:
+    if operation.version != version:
         return
     record(
         operation.tenant_id,
@@ -295,10 +313,4 @@ def _tampered(operation_id: UUID, detail: str) -> None:
         detail={"detail": detail},
         security=True,
     )
-    move(
-        locked,
-        OperationStatus.FAILED,
-        reason="record_altered",
-        error_code="record_altered",
-        error_detail=detail,
-    )
+    _turn_back(locked, Standing(OperationStatus.FAILED, "record_altered", detail))

@@ -251,7 +251,7 @@ def _doubt(locked: Locked, answer: Answer) -> None:
     operation = locked.operation
     abilities = _abilities(operation)
     if not abilities.can_look_up:
-        _escalate(locked, answer, "cannot_be_looked_up")
+        escalate(locked, answer, "cannot_be_looked_up")
         return
     changes: dict[str, Any] = {
         "in_doubt": True,
@@ -266,12 +266,13 @@ def _doubt(locked: Locked, answer: Answer) -> None:
     if operation.status == _S.EXECUTING:
         move(locked, _S.UNKNOWN, reason=answer.code or "no_answer", **changes)
     elif _inconclusive_look_ups(operation) >= MAX_LOOK_UPS:
-        _escalate(locked, answer, "look_ups_say_nothing")
+        escalate(locked, answer, "look_ups_say_nothing")
     else:
         Operation.objects.filter(pk=operation.pk).update(**changes)
 
 
-def _escalate(locked: Locked, answer: Answer, code: str) -> None:
+def escalate(locked: Locked, answer: Answer, code: str) -> None:
+    """Machines have no more to say about this operation in doubt: a person finds out."""
     operation = locked.operation
     if operation.status == _S.EXECUTING:
         move(locked, _S.UNKNOWN, reason=answer.code or "no_answer", in_doubt=True)
@@ -293,51 +294,61 @@ def _escalate(locked: Locked, answer: Answer, code: str) -> None:
 def _absent(locked: Locked) -> None:
     """Looked up and not there. Before `quiet_at` that means nothing; after it, what was answered last decides."""
     operation = locked.operation
-    at = now()
     if operation.status == _S.ESCALATED:
         return
-    if operation.accepted_at is not None or (operation.quiet_at and at < operation.quiet_at):
+    at = now()
+    if operation.accepted_at is not None or not _is_quiet(operation, at):
         _look_later(operation)
         return
     last = _last_answer(operation)
     said = Answer(Verdict(last.verdict) if last else Verdict.UNKNOWN, code=last.code if last else "no_answer")
     if operation.attempts >= MAX_TRIES:
-        _escalate(locked, said, "too_many_tries")
+        escalate(locked, said, "too_many_tries")
     elif said.verdict == Verdict.REFUSED:
         _fail(locked, said, said.code or "refused")
     elif said.verdict == Verdict.CONTRADICTION:
-        _escalate(locked, said, "contradiction")
+        escalate(locked, said, "contradiction")
+    elif not _abilities(operation).honours_idempotency_keys:
+        escalate(locked, said, "absent_without_keys")
     elif said.verdict == Verdict.SPENT or not _key_lives(operation, at):
         _next_generation(locked)
-    elif _abilities(operation).honours_idempotency_keys:
-        _send_again(locked, "absent_key_alive")
-    else:
-        _escalate(locked, said, "absent_without_keys")
+    else:  # absence is no proof, but our key is: `may_be_sent_again`
+        Operation.objects.filter(pk=operation.pk).update(next_attempt_at=at)
 
 
-def _send_again(locked: Locked, reason: str, **changes: Any) -> None:
-    """Back to approved: dispatch checks everything anew, then sends."""
-    move(
-        locked,
-        _S.APPROVED,
-        reason=reason,
-        next_attempt_at=now(),
-        lease_owner=None,
-        lease_expires_at=None,
-        **changes,
+def may_be_sent_again(operation: Operation) -> bool:
+    """Whether the same bytes may go out under the same key: the last look-up, after `quiet_at`, found nothing."""
+    if operation.status != _S.UNKNOWN or not _abilities(operation).honours_idempotency_keys:
+        return False
+    last = Finding.objects.filter(operation_id=operation.id).order_by("-number").first()
+    return (
+        last is not None
+        and (last.source, last.verdict) == (Source.LOOK_UP, Verdict.ABSENT)
+        and _is_quiet(operation, last.at)
+        and _key_lives(operation, now())
     )
 
 
+def _is_quiet(operation: Operation, at: datetime) -> bool:
+    """Whether at that time no request of ours could be on its way or not yet be seen."""
+    return operation.quiet_at is None or at >= operation.quiet_at
+
+
 def _next_generation(locked: Locked) -> None:
+    """That key can bring nothing any more, and nothing was done under it: back to approved, under the next one."""
     operation = locked.operation
     generation = operation.generation + 1
-    _send_again(
+    move(
         locked,
-        "proven_without_effect",
+        _S.APPROVED,
+        reason="proven_without_effect",
         generation=generation,
         idempotency_key=idempotency_key(operation.tenant_id, operation.operation_key, generation),
         key_expires_at=None,
         in_doubt=False,
+        next_attempt_at=now(),
+        lease_owner=None,
+        lease_expires_at=None,
     )
 
 

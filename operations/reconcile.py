@@ -9,7 +9,7 @@ from agentops.telemetry.logs import bound_contextvars, logger
 
 from .connectors.base import Answer
 from .connectors.registry import CONNECTORS
-from .dispatch import call_of, loaded
+from .dispatch import Authority, call_of, dispatch, loaded
 from .findings import Evidence, take
 from .models import Operation
 from .states import OperationStatus, Source, Verdict
@@ -26,6 +26,12 @@ def due(limit: int = 32) -> list[UUID]:
         next_attempt_at__lte=Now(),
     )
     return list(rows.order_by("next_attempt_at").values_list("id", flat=True)[:limit])
+
+
+def carry_on(operation_id: UUID, authority: Authority, *, worker: str) -> Operation:
+    """What a machine does with a due operation, whether or not any worker of its run lives."""
+    operation = reconcile(operation_id)
+    return dispatch(operation.id, authority, worker=worker)
 
 
 def reconcile(operation_id: UUID) -> Operation:

@@ -53,12 +53,20 @@ class Intended:
             target=f"{self.action.target_type}:{self.target}",
             connection=self.connection.id,
             params=self.params,
+            amount_minor=self.amount_minor,
             currency=self.currency,
         )
 
 
 def proposal_digest(
-    *, action: str, version: int, target: str, connection: UUID, params: dict[str, Any], currency: str
+    *,
+    action: str,
+    version: int,
+    target: str,
+    connection: UUID,
+    params: dict[str, Any],
+    amount_minor: int | None,
+    currency: str,
 ) -> str:
     return canonical.digest(
         "proposal",
@@ -68,8 +76,22 @@ def proposal_digest(
             "target": target,
             "connection": str(connection),
             "params": params,
+            "amount_minor": amount_minor,
             "currency": currency,
         },
+    )
+
+
+def digest_of(operation: Operation) -> str:
+    """The digest of what an operation would send, from its committed record. Raises CannotUnseal."""
+    return proposal_digest(
+        action=operation.action,
+        version=operation.action_version,
+        target=operation.target_text,
+        connection=operation.connection_id,
+        params=params(operation),
+        amount_minor=operation.amount_minor,
+        currency=operation.currency,
     )
 
 
@@ -337,15 +359,7 @@ def of_step(run: AgentRun, step: str) -> Operation | None:
 
 def same_intent(operation: Operation, intended: Intended) -> None:
     """Raises JournalMismatch where a replay asks for something else than is recorded at its step."""
-    recorded = proposal_digest(
-        action=operation.action,
-        version=operation.action_version,
-        target=operation.target_text,
-        connection=operation.connection_id,
-        params=params(operation),
-        currency=operation.currency,
-    )
-    if recorded != intended.proposal_digest and operation.operation_key != operation_key(
+    if digest_of(operation) != intended.proposal_digest and operation.operation_key != operation_key(
         intended, operation.occurrence
     ):
         raise JournalMismatch(

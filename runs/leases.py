@@ -146,8 +146,9 @@ WHERE lease_owner = %(owner)s AND id = ANY(%(run_ids)s)
 STILL_MINE = "SELECT id, lease_epoch FROM runs_agentrun WHERE lease_owner = %(owner)s"
 
 HAND_BACK = """
-UPDATE runs_agentrun SET lease_owner = NULL, lease_expires_at = NULL, ready_at = agentops_now()
-WHERE lease_owner = %(owner)s AND id = ANY(%(run_ids)s) RETURNING id
+UPDATE runs_agentrun run SET lease_owner = NULL, lease_expires_at = NULL, ready_at = agentops_now()
+FROM unnest(%(run_ids)s::uuid[], %(epochs)s::int[]) AS held(id, epoch)
+WHERE run.id = held.id AND run.lease_owner = %(owner)s AND run.lease_epoch = held.epoch RETURNING run.id
 """
 
 # After a supervisor has reaped a process: its leases end now. No checkpoint since the claim still counts as a crash.

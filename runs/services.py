@@ -177,7 +177,11 @@ def wake(run_id: UUID, kind: str, body: dict[str, Any], *, dedupe_key: str | Non
 
 def approvals_left(run: AgentRun, still_open: bool) -> AgentRun:
     """After an approval of the locked `run` has closed: without an open one it waits for no person, only for its effect."""
-    if run.status != RunStatus.WAITING_FOR_APPROVAL or still_open:
+    if still_open:
+        return run
+    if run.status != RunStatus.WAITING_FOR_APPROVAL:
+        if run.lease_owner is not None:  # it may be about to park on what it saw: let it look again
+            wake(run.id, "approval", {})
         return run
     kinds = {kind for kind in run.blocked_on if kind != BlockedOn.APPROVAL} | {BlockedOn.OPERATION}
     return swap(run, RunStatus.RUNNING, blocked_on=sorted(kinds))

@@ -13,15 +13,14 @@ from django.conf import settings
 from agentops.audit.entries import SYSTEM
 from agentops.kernel.redaction import mask_text, printable
 from agentops.telemetry.logs import bound_contextvars, logger
-from operations.models import Operation
-from operations.reconcile import due
+from approvals.services import AUTHORITY
+from operations.reconcile import carry_on, due
 from runs.events import Event
 
 from . import agent_loop, control
 from .agent_loop import RunFailed
 from .ledger import Ending, RunLedger, pool_of, soon
 from .live import LeaseLost, LiveRun
-from .settle import carry_on
 from .stepper import AskModel, End, Park, RunTools, advance
 from .threads import ToolThreads
 
@@ -153,7 +152,8 @@ class Driver:
                 await self._fail(run, "agent_error", type(error).__name__)
             finally:
                 run.signal.set()
-                self.live.pop(run.id, None)
+                if self.live.get(run.id) is run:  # else this process has it again, in a later life
+                    del self.live[run.id]
                 self._wake.set()
 
     async def _advance(self, run: LiveRun) -> None:
@@ -206,7 +206,7 @@ class Driver:
 
     async def _hand_back(self, run: LiveRun) -> None:
         with suppress(Exception):  # else the lease runs out
-            await self.ledger.hand_back([run.id])
+            await self.ledger.hand_back([run])
 
     # --- once a second ----------------------------------------------------------------------------------------------
     async def _forever(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -241,7 +241,7 @@ class Driver:
     async def _carry_on(self, operation_id: UUID) -> None:
         try:
             await self.operation_threads.run(
-                lambda: carry_on(Operation.objects.get(pk=operation_id), self.owner), name="operation"
+                lambda: carry_on(operation_id, AUTHORITY, worker=self.owner), name="operation"
             )
         except Exception:
             log.exception("operation_failed", operation=str(operation_id))
@@ -266,7 +266,7 @@ class Driver:
         if tasks:
             await asyncio.wait(tasks, timeout=3)
         with suppress(Exception):
-            await self.ledger.hand_back(list(self.live))
+            await self.ledger.hand_back(list(self.live.values()))
 
 
 def _left(run: LiveRun) -> float | None:

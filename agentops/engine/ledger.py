@@ -241,10 +241,11 @@ class RunLedger:
             rows = await _all(conn, leases.STILL_MINE, owner=self.owner)
         return {row["id"]: row["lease_epoch"] for row in rows}
 
-    async def hand_back(self, run_ids: Sequence[UUID]) -> None:
-        if run_ids:
+    async def hand_back(self, runs: Sequence[LiveRun]) -> None:
+        if runs:
+            mine = {"run_ids": [run.id for run in runs], "epochs": [run.epoch for run in runs]}
             async with self.pool.connection() as conn:
-                await conn.execute(leases.HAND_BACK, {"owner": self.owner, "run_ids": list(run_ids)})
+                await conn.execute(leases.HAND_BACK, {"owner": self.owner, **mine})
 
 
 async def _all(conn: AsyncConnection[DictRow], statement: str, **arguments: Any) -> list[DictRow]:

@@ -15,7 +15,6 @@ from operations.connectors.registry import CONNECTORS
 from operations.dispatch import Departure, call_of, commit_attempt, dispatch, send
 from operations.models import Operation
 from operations.moves import retried
-from operations.reconcile import reconcile
 from operations.services import Intended, intend, of_step, propose, read_facts, same_intent
 from operations.states import OperationStatus
 from runs.models import AgentRun
@@ -82,7 +81,7 @@ def _record(
         return operation, None
     call = call_of(operation)
     request = CONNECTORS[operation.connection.connector].build(call)
-    return operation, commit_attempt(proposed.locked, call, request, AUTHORITY, live.owner)
+    return operation, commit_attempt(proposed.locked, call, request, live.owner)
 
 
 def bring(operation: Operation, worker: str) -> Receipt:
@@ -136,10 +135,3 @@ def receipt_of(operation: Operation) -> Receipt:
         currency=operation.currency or None,
         detail={name: value for name, value in proof.items() if name != "provider_ref"},
     )
-
-
-def carry_on(operation: Operation, worker: str) -> Operation:
-    """What a machine does with a due operation, whether or not any worker of its run lives."""
-    if operation.status == _S.APPROVED:
-        return dispatch(operation.id, AUTHORITY, worker=worker)
-    return reconcile(operation.id)

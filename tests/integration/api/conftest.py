@@ -13,7 +13,7 @@ from agentops.tenancy.models import Membership, Tenant, User
 from agentops.tenancy.principals import SCOPES
 from approvals.models import Approval
 from approvals.policy import Verdict
-from approvals.services import AUTHORITY, submit
+from approvals.services import submit
 from approvals.states import Outcome
 from operations.connectors.base import Answer, Facts, Field
 from operations.connectors.base import Verdict as Evident
@@ -148,7 +148,7 @@ def sent():
             call = call_of(
                 Operation.objects.select_related("connection", "tenant", "run").get(pk=operation.pk)
             )
-            commit_attempt(locked, call, CONNECTORS["stripe"].build(call), AUTHORITY, "worker")
+            commit_attempt(locked, call, CONNECTORS["stripe"].build(call), "worker")
         return Operation.objects.get(pk=operation.pk)
 
     return make
