@@ -36,7 +36,9 @@ class Pages(ASGIHandler):
     async def run_get_response(self, request: HttpRequest) -> HttpResponseBase:
         if not is_stream(request.path):
             return await super().run_get_response(request)
-        async with ThreadSensitiveContext():  # the thread goes when the response begins, and with it its connection
+        async with (
+            ThreadSensitiveContext()
+        ):  # the thread goes when the response begins, and with it its connection
             response = await super().run_get_response(request)
             await sync_to_async(close_old_connections)()
         return response

@@ -136,6 +136,15 @@ def depart(operation: Operation, authority: Authority, *, worker: str) -> Depart
             _claim(operation, authority, worker, withheld)
             return None
         facts = connector.check(call)
+        if (
+            call.operation_id in facts.theirs
+        ):  # it is there already: send nothing, and take what is found as evidence
+            take(operation.id, Evidence(Source.LOOK_UP, connector.look_up(call)))
+            later = now() + timedelta(seconds=CHECK_AGAIN_SECONDS)
+            Operation.objects.filter(pk=operation.id, status=OperationStatus.APPROVED).update(
+                next_attempt_at=later
+            )
+            return None
         standing = authority.recheck(operation, facts)
         return _claim(operation, authority, worker, standing, _Ready(facts, call, connector.build(call)))
     except CheckFailed as failed:

@@ -11,7 +11,6 @@ from django.core.checks import CheckMessage, Error, register
 from agentops import llm
 from agentops.telemetry.logs import configure
 
-
 START = "start"  # the tag of checks that a start must pass, however quick it is meant to be
 
 

@@ -121,7 +121,10 @@ def test_two_allowed_refunds_at_once_never_exceed_what_was_captured(stage):
     stage.driver(), stage.driver()
     texts = [f"Refund {amount} EUR of order {order['id']}, damaged." for amount in (30, 35, 40)]
     runs = together(*(lambda text=text: stage.start(text) for text in texts))
-    settled = lambda row: row.is_terminal or row.status == "waiting_for_approval"
+
+    def settled(row):
+        return row.is_terminal or row.status == "waiting_for_approval"
+
     for run in runs:
         stage.carry_on(run, settled)
     assert sum(each["amount"] for each in stage.refunds(order)) <= 5_000
