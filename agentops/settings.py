@@ -93,6 +93,9 @@ AGENTOPS_LOOKUP_LAG_SECONDS = number("AGENTOPS_LOOKUP_LAG_SECONDS", 2)  # the de
 
 # --- Models and agents ------------------------------------------------------------------------------------------
 AGENTOPS_MODEL = text("AGENTOPS_MODEL", "offline")  # offline, anthropic:NAME or openai:NAME
+AGENTOPS_MODEL_PRICES = text(
+    "AGENTOPS_MODEL_PRICES"
+)  # "openai:name=2.5/10, …": US dollars a million tokens, in/out
 AGENTOPS_AGENTS = ("agentops.demo.support_agent", "agentops.demo.assistant")  # one module an agent
 AGENTOPS_MCP = switch("AGENTOPS_MCP")
 AGENTOPS_A2A = switch("AGENTOPS_A2A")

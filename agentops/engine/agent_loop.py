@@ -11,6 +11,7 @@ from django.conf import settings
 
 from agentops import llm
 from agentops.kernel.redaction import mask, mask_text, printable
+from agentops.llm.prices import parse_prices
 from agentops.llm.turns import CallResult, TurnResult, TurnSettings
 from agentops.sdk.errors import InvalidArguments, JournalMismatch, Retryable, SdkError, error_result
 from agentops.sdk.tools import Tool
@@ -75,7 +76,7 @@ async def _turn(run: LiveRun, action: AskModel, deltas: "_Deltas") -> TurnResult
             history=llm.history(run.input, turns),
             tools=run.agent.tools,
             offline=run.agent.offline,
-            settings=TurnSettings(),
+            settings=TurnSettings(prices=parse_prices(settings.AGENTOPS_MODEL_PRICES)),
             on_delta=deltas.add,
         )
     finally:

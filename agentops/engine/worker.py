@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from agentops import llm
+from agentops.kernel.clock import refuse_moved_clock
 from agentops.telemetry.logs import configure
 
 from . import driver
@@ -28,6 +29,7 @@ class DriverStep(bootsteps.StartStopStep):
             llm.check_model(settings.AGENTOPS_MODEL, os.environ)
         except llm.ModelUnavailable as error:
             raise ImproperlyConfigured(error.message) from None
+        refuse_moved_clock()
         llm.warm_up(settings.AGENTOPS_MODEL)
         driver.install(driver.Driver().start())
 

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import cast
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 from django.db.models import DateTimeField, Func
 
@@ -25,9 +26,12 @@ def now() -> datetime:
         return cast(datetime, cursor.fetchone()[0])
 
 
-def has_offset() -> bool:
-    """Whether somebody replaced the clock by one that can be moved: allowed in a test database only."""
+def refuse_moved_clock() -> None:
+    """Raises ImproperlyConfigured where the clock was replaced by one that can be moved, outside a test database."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT prosrc FROM pg_proc WHERE proname = 'agentops_now'")
+        cursor.execute("SELECT prosrc, current_database() FROM pg_proc WHERE proname = 'agentops_now'")
         row = cursor.fetchone()
-    return row is None or row[0].strip() != PLAIN_SOURCE
+    if row is not None and row[0].strip() != PLAIN_SOURCE and not row[1].startswith("test_"):
+        raise ImproperlyConfigured(
+            f"The clock of database {row[1]} can be moved, which only a test database may. Migrate a fresh one."
+        )

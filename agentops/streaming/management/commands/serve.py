@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 from django.db.backends.postgresql.base import DatabaseWrapper
 
+from agentops.kernel.clock import refuse_moved_clock
 from agentops.streaming.server import server
 from agentops.telemetry import logs
 
@@ -25,6 +26,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, host: str, port: int, **options: Any) -> None:
         logs.configure(json=settings.AGENTOPS_LOG_JSON)
         bound = bind(host, port)
+        refuse_moved_clock()
         server(host, port).run(sockets=[bound])
         cast(DatabaseWrapper, connection).close_pool()  # or its threads hold up the exit for seconds
 
