@@ -1,6 +1,7 @@
 """Hints from other processes, by Channels groups: they may be lost, doubled or late, and break nothing."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from channels.layers import get_channel_layer
@@ -8,6 +9,8 @@ from channels.layers import get_channel_layer
 from agentops.telemetry.logs import logger
 
 log = logger(__name__)
+# Its receiver writes a traceback a second while the broker is away; one line of ours each time we ask again is enough.
+logging.getLogger("channels_redis.pubsub").setLevel(logging.CRITICAL)
 
 BROKER_SECONDS = 5.0
 BACKOFF_SECONDS = (0.5, 15.0)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 
 
 class Rounds[Key]:
@@ -18,12 +19,13 @@ class Rounds[Key]:
     async def next(self, everything: Collection[Key]) -> set[Key]:
         """Wait for a hint or for the interval, and say what is due; hints that come meanwhile are one round."""
         loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(max(0.0, self._everything_at - loop.time())):
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._everything_at):
                 await self._woken.wait()
-        except TimeoutError:
-            self._due.update(everything)
-            self._everything_at = loop.time() + self._interval_seconds
         self._woken.clear()
         due, self._due = self._due, set()
+        # Not by the time-out alone: hints without end would put this off for ever.
+        if loop.time() >= self._everything_at:
+            due.update(everything)
+            self._everything_at = loop.time() + self._interval_seconds
         return due

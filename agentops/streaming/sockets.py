@@ -18,7 +18,7 @@ from django.urls import re_path
 
 from agentops.engine.control import AlreadyEnded, CancelReceipt, cancel_run
 from agentops.kernel.ids import uuid7
-from agentops.kernel.problems import BadRequest, Fault, NotFound, NotYours, Problem, Unauthorized
+from agentops.kernel.problems import BadRequest, Fault, NotFound, NotYours, Problem, Unauthorized, Unavailable
 from agentops.telemetry.logs import logger
 from approvals.queries import tenants_for
 
@@ -87,10 +87,11 @@ async def _serve(
     try:
         await asyncio.wait({sender, listener}, return_when=asyncio.FIRST_COMPLETED)
         if sender.done():
-            async with (
-                answering
-            ):  # a cancel ends the run it answers for: its receipt goes out before we close
+            # A cancel ends the run it answers for: its receipt goes out before we close.
+            async with answering:
                 await send({"type": "websocket.close", "code": sender.result()})
+        else:
+            listener.result()
     except OSError:  # the client left while we wrote
         pass
     finally:
@@ -178,7 +179,12 @@ def _answer(caller: Caller, run_id: str, instance: str, text: str) -> dict[str, 
             receipt = cancel_run(run.tenant_id, run.id, actor=caller.canceller(run), reason=reason)
         except AlreadyEnded as ended:
             receipt = ended.receipt
-    except Problem as problem:
+    except (Problem, DatabaseError) as error:
+        problem = (
+            error
+            if isinstance(error, Problem)
+            else Unavailable("The database cannot be read now. Try again.")
+        )
         return {"type": "problem", "problem": problem.body(instance=instance, request_id=str(uuid7()))}
     return _receipt_body(receipt)
 

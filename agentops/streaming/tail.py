@@ -129,9 +129,10 @@ class Tail:
                 await asyncio.sleep(POLL_SECONDS)
                 continue
             for run_id, frames in found.items():
-                self._offer(run_id, positions[run_id], frames)
+                self.deliver(run_id, positions[run_id], frames)
 
-    def _offer(self, run_id: UUID, after: int, frames: Sequence[Frame]) -> None:
+    def deliver(self, run_id: UUID, after: int, frames: Sequence[Frame]) -> None:
+        """Offer the run's live readers the frames that a look found `after` where the tail stood when it began."""
         watch = self._watches.get(run_id)
         if watch is None:
             return
