@@ -121,12 +121,8 @@ def test_two_allowed_refunds_at_once_never_exceed_what_was_captured(stage):
     stage.driver(), stage.driver()
     texts = [f"Refund {amount} EUR of order {order['id']}, damaged." for amount in (30, 35, 40)]
     runs = together(*(lambda text=text: stage.start(text) for text in texts))
-
-    def settled(row):
-        return row.is_terminal or row.status == "waiting_for_approval"
-
     for run in runs:
-        stage.carry_on(run, settled)
+        stage.carry_on(run, lambda row: row.is_terminal or row.status == "waiting_for_approval")
     assert sum(each["amount"] for each in stage.refunds(order)) <= 5_000
     target = Operation.objects.filter(action="refund.create").first().target
     assert remaining_minor(target, but=target.id) >= 0
