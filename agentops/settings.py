@@ -35,8 +35,16 @@ AGENTOPS_DEMO = switch("AGENTOPS_DEMO")  # demo tenants, demo secrets, the provi
 AGENTOPS_DATA = Path(text("AGENTOPS_DATA", str(BASE_DIR / ".agentops"))).resolve()
 AGENTOPS_ROLE = text("AGENTOPS_ROLE", "all")  # which pool of runs a worker serves
 TESTING = "pytest" in sys.modules
-# Commands that only read code (checks, migrations on paper) run without any secret.
-PAPER_COMMANDS = {"makemigrations", "check", "collectstatic", "help", "--help", "export_openapi"}
+# Commands that touch no stored row (checks, migrations on paper, the demo shop's own orders) run without any secret.
+PAPER_COMMANDS = {
+    "makemigrations",
+    "check",
+    "collectstatic",
+    "help",
+    "--help",
+    "export_openapi",
+    "seed_orders",
+}
 ON_PAPER = (len(sys.argv) > 1 and sys.argv[1] in PAPER_COMMANDS) or "mypy" in Path(sys.argv[0]).parts[-1]
 DEBUG = False
 

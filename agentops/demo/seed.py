@@ -137,11 +137,19 @@ def orders_of(tenant: str) -> list[dict[str, Any]]:
     return orders
 
 
+def provider_url() -> str:
+    """The provider's control door: of this process's environment, else of the copy that runs on AGENTOPS_DATA."""
+    running = settings.AGENTOPS_DATA / "demo.json"
+    if settings.AGENTOPS_PROVIDER_URL or not running.exists():
+        return str(settings.AGENTOPS_PROVIDER_URL)
+    return str(json.loads(running.read_text())["provider_url"])
+
+
 def more_orders(tenant: str, count: int, amount_minor: int | None) -> list[dict[str, Any]]:
     """Let the shop make more orders, each with a customer and a charge."""
     wanted = {"tenant": tenant, "count": count, "amount_minor": amount_minor}
     answer = httpx.post(
-        f"{settings.AGENTOPS_PROVIDER_URL}/_orders",
+        f"{provider_url()}/_orders",
         json={name: value for name, value in wanted.items() if value is not None},
         timeout=60,
     )

@@ -306,7 +306,8 @@ def manage(stack: Stack, *words: str, **env: str) -> subprocess.CompletedProcess
 
 
 def test_more_orders_are_made_on_the_command_line(story: Story) -> None:
-    made = manage(story.stack, "seed_orders", "--tenant", "acme", "--count", "3", "--amount", "24.90")
+    words = ("seed_orders", "--tenant", "acme", "--count", "3", "--amount", "24.90")
+    made = manage(story.stack, *words, AGENTOPS_DEMO="", AGENTOPS_PROVIDER_URL="", DATABASE_URL="")
     orders = json.loads(made.stdout)
     assert [order["amount_minor"] for order in orders] == [2490] * 3
     assert len({order["charge"] for order in orders}) == 3

@@ -27,7 +27,7 @@ class Command(BaseCommand):
             raise CommandError(f"The shop refused: {error.response.text[:300]}") from None
         except httpx.HTTPError as error:
             raise CommandError(
-                f"The shop does not answer ({type(error).__name__}). Is `make up` running?"
+                f"The shop does not answer ({type(error).__name__}). Is `make up` running, on this AGENTOPS_DATA?"
             ) from None
         self.stdout.write(json.dumps(orders, indent=2))
 
