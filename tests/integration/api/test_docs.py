@@ -1,4 +1,3 @@
-import re
 from html.parser import HTMLParser
 
 import pytest
@@ -62,9 +61,8 @@ def test_the_document_is_served_as_it_is_exported():
     assert answer.json() == document()
 
 
-def test_the_page_has_a_style_that_is_served():
-    address = re.search(r'href="(/static/api/docs[^"]*\.css)"', Client().get("/v1/docs").content.decode())
-    assert address
-    answer = Client().get(address.group(1))
-    assert answer.status_code == 200
-    assert "light-dark(" in b"".join(answer.streaming_content).decode()
+def test_the_styles_and_the_icon_of_the_page_are_served(page):
+    files = [link for link in page[1].links if link.startswith("/static/")]
+    assert {link.rsplit(".", 1)[1] for link in files} == {"css", "svg"}
+    for link in files:
+        assert Client().get(link).status_code == 200

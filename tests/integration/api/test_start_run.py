@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from agentops.kernel.clock import Now
 from agentops.kernel.ids import parse
 from runs.events import opened
 from runs.models import AgentRun, RunEvent
@@ -171,6 +172,14 @@ def test_a_tenant_at_its_limit_is_told_to_wait_and_nothing_is_started(caller, ac
     assert AgentRun.objects.count() == RunEvent.objects.count() == 1
     caller.post(first.json()["status_url"] + "/cancel")
     assert caller.post("/v1/runs", REFUND, key="k2").status_code == 201
+
+
+def test_a_run_under_lease_counts_whatever_else_it_is(caller, acme):
+    acme.open_runs = 1
+    acme.save()
+    caller.post("/v1/runs", REFUND, key="k1")
+    AgentRun.objects.update(status=RunStatus.RUNNING, lease_owner="worker", lease_expires_at=Now())
+    assert caller.post("/v1/runs", REFUND, key="k2").status_code == 429
 
 
 def test_runs_that_wait_do_not_count_against_the_limit(caller, acme):
