@@ -46,14 +46,14 @@ async def run_socket(scope: Scope, receive: Receive, send: Send) -> None:
     begin = await _open(receive, send, lambda: start(arrive(caller, run_id), position))
     if begin is not None:
         events = _send_events(_live(scope), begin, caller, send)
-        await _serve(receive, send, events, partial(_answer, caller, run_id, scope["path"]))
+        await converse(receive, send, events, partial(_answer, caller, run_id, scope["path"]))
 
 
 async def approvals_socket(scope: Scope, receive: Receive, send: Send) -> None:
     caller = SessionCaller(_session_key(scope))
     tenants = await _open(receive, send, partial(_watched, caller))
     if tenants is not None:
-        await _serve(receive, send, _send_counts(_live(scope), tenants, caller, send), None)
+        await converse(receive, send, _send_counts(_live(scope), tenants, caller, send), None)
 
 
 async def _open[T](receive: Receive, send: Send, find: Callable[[], T]) -> T | None:
@@ -74,7 +74,7 @@ async def _open[T](receive: Receive, send: Send, find: Callable[[], T]) -> T | N
     return None
 
 
-async def _serve(
+async def converse(
     receive: Receive,
     send: Send,
     sending: Coroutine[Any, Any, int],

@@ -3,13 +3,15 @@
 import asyncio
 from contextlib import aclosing
 
-from agentops.streaming.database import in_database
+from django.db import connection
+
+from agentops.streaming.database import CONNECTIONS, in_database
 from agentops.streaming.follow import follow
 from agentops.streaming.frames import page
 from agentops.streaming.hints import Hints
 from agentops.streaming.tail import UNREAD_FRAMES, Tail
 
-from .conftest import Story
+from .conftest import Story, backends
 
 
 def test_a_reader_ahead_of_the_tail_is_not_told_twice_and_one_that_fell_behind_reads_the_rows(house):
@@ -50,5 +52,14 @@ def test_events_written_between_the_last_page_and_the_join_are_not_missed(house)
             seen += [(await asyncio.wait_for(anext(events), 5)).seq for _ in range(3)]
             assert seen == [1, 2, 3, 4]
         running.cancel()
+
+    asyncio.run(go())
+
+
+def test_no_thread_keeps_its_connection_between_two_reads(rows):
+    async def go():
+        for _ in range(2 * CONNECTIONS):
+            assert await in_database(lambda: connection.connection) is None
+            await in_database(backends)
 
     asyncio.run(go())

@@ -1,6 +1,7 @@
 """Who may read a run's events, how they are asked for, and what is answered where they cannot be had."""
 
 import hashlib
+import json
 
 import httpx
 import pytest
@@ -39,12 +40,15 @@ def test_a_silent_stream_says_that_it_is_there(served, house):
 def test_a_foreign_run_and_an_unknown_one_are_answered_alike(served, house):
     home, other = house(), house()
     story = Story(other.tenant)
+    headers = home.headers | {"X-Request-ID": "ask-1"}
     for run_id in (story.id, "run_00000000000000000000000000", "run_x", "apr_1"):
-        response = httpx.get(address(served.url, run_id), headers=home.headers | {"X-Request-ID": "ask-1"})
-        assert response.status_code == 404
+        assert page(served.url, run_id, home.headers).status_code == 404
+        with httpx.stream("GET", address(served.url, run_id), headers=headers) as response:
+            assert response.status_code == 404
+            problem = json.loads(response.read())
         assert response.headers["content-type"] == "application/problem+json"
-        assert response.json()["code"] == "not_found"
-        assert response.json()["request_id"] == response.headers["x-request-id"] == "ask-1"
+        assert problem["code"] == "not_found"
+        assert problem["request_id"] == response.headers["x-request-id"] == "ask-1"
 
 
 def test_without_a_token_or_its_scope_nothing_is_told(served, house):
