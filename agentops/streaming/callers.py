@@ -41,7 +41,9 @@ class TokenCaller:
 
     def canceller(self, run: AgentRun) -> Actor:
         """Who is recorded as cancelling `run`; raises one of REFUSALS where this caller may not."""
-        return actor_of(self.principal("runs:write"))
+        principal = self.principal("runs:write")
+        bearer.require_right(principal, "cancel_runs")
+        return actor_of(principal)
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ def test_two_runs_about_one_order_have_one_refund(story: Story) -> None:
     assert refund["id"] in story.run(second)["result"]["text"]
 
 
-@pytest.mark.parametrize("moment", ["first", "waiting", "hold", "before_commit", "after_commit", "mail"])
+@pytest.mark.parametrize("moment", ["first", "hold", "before_commit", "after_commit", "mail"])
 def test_a_worker_killed_at_any_moment_leaves_one_refund(story: Story, moment: str) -> None:
     order = story.order(8_800)
     run_id = story.start(f"My order {order} arrived damaged, please refund it.")
@@ -181,8 +181,6 @@ def test_a_worker_killed_at_any_moment_leaves_one_refund(story: Story, moment: s
         time.sleep(0.3)
         kill_worker(story.stack)
     approval = story.waiting(run_id)
-    if moment == "waiting":
-        kill_worker(story.stack)
     if moment in ("before_commit", "after_commit"):
         story.fault("slow" if moment == "before_commit" else "slow_after", seconds=3, times=1)
     assert story.decide(approval)[0] == 200
@@ -208,7 +206,7 @@ def kill_worker(stack: Stack) -> None:
     os.kill(pid, signal.SIGKILL)
     pidfile = stack.data / "pids" / "worker.pid"
     eventually(
-        lambda: pidfile.exists() and pidfile.read_text().strip() not in ("", str(pid)), 30, "another worker"
+        lambda: pidfile.exists() and pidfile.read_text().strip() not in ("", str(pid)), 60, "another worker"
     )
 
 
