@@ -34,8 +34,8 @@ QUICK = {
 
 
 @pytest.fixture(scope="package")
-def rows(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Rows that other processes see: committed; each test makes tenants of its own, all go at the end."""
+def db(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """In place of pytest-django's: rows that other processes see, of tenants that each test makes; all go at the end."""
     with django_db_blocker.unblock():
         yield
         TransactionTestCase()._fixture_teardown()
@@ -100,7 +100,7 @@ def serve(**environment: str) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="package")
-def served(rows: None) -> Iterator[Served]:
+def served(db: None) -> Iterator[Served]:
     with serve(**QUICK) as process:
         yield process
 
@@ -118,7 +118,7 @@ class House:
 
 
 @pytest.fixture
-def house(rows: None) -> Callable[[], House]:
+def house(db: None) -> Callable[[], House]:
     def make() -> House:
         with transaction.atomic():
             tenant = factories.tenant()

@@ -56,7 +56,7 @@ def test_events_written_between_the_last_page_and_the_join_are_not_missed(house)
     asyncio.run(go())
 
 
-def test_no_thread_keeps_its_connection_between_two_reads(rows):
+def test_no_thread_keeps_its_connection_between_two_reads(db):
     async def go():
         for _ in range(2 * CONNECTIONS):
             assert await in_database(lambda: connection.connection) is None

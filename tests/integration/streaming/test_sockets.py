@@ -118,7 +118,7 @@ def test_a_page_that_is_not_ours_cannot_use_a_persons_session(served, house, ori
     assert refused.value.response.status_code == 403
 
 
-def test_an_unknown_address_is_refused(served, rows):
+def test_an_unknown_address_is_refused(served, db):
     with pytest.raises(InvalidStatus), socket(served, "/ws/elsewhere"):
         pass
 

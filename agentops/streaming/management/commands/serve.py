@@ -26,9 +26,11 @@ class Command(BaseCommand):
     def handle(self, *args: Any, host: str, port: int, **options: Any) -> None:
         logs.configure(json=settings.AGENTOPS_LOG_JSON)
         bound = bind(host, port)
-        refuse_moved_clock()
-        server(host, port).run(sockets=[bound])
-        cast(DatabaseWrapper, connection).close_pool()  # or its threads hold up the exit for seconds
+        try:
+            refuse_moved_clock()
+            server(host, port).run(sockets=[bound])
+        finally:
+            cast(DatabaseWrapper, connection).close_pool()  # or its threads hold up the exit for seconds
 
 
 def bind(host: str, port: int) -> socket.socket:
