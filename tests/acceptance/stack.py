@@ -15,6 +15,8 @@ from typing import Any
 
 import psutil
 
+from agentops.local.processes import spawn
+
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("beat", "worker", "web", "provider", "valkey", "postgres", "supervisor")
 READY_SECONDS = 120
@@ -58,16 +60,10 @@ class Stack:
 
     def start(self) -> None:
         """As a person at a terminal would: make and what it starts are one process group."""
-        with self.output_file.open("wb") as output:
-            self._make = subprocess.Popen(
-                ["make", "up", f"PORT={self.port}", f"AGENTOPS_DATA={self.data}"],
-                cwd=ROOT,
-                env=environment(AGENTOPS_HOLD_SECONDS="1"),  # a person may take longer, a test not
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self.output_file.write_bytes(b"")
+        argv = ["make", "up", f"PORT={self.port}", f"AGENTOPS_DATA={self.data}"]
+        # A hold that suits a test. It ends with the test run, also with one that is killed before it can tidy up.
+        self._make = spawn(argv, env=environment(AGENTOPS_HOLD_SECONDS="1"), log=self.output_file)
         eventually(lambda: self._is_ready_or_over(), READY_SECONDS, "a line that begins with ready")
         assert self.is_up, self.output
 
