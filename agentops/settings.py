@@ -233,6 +233,7 @@ LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
 USE_I18N = True
+FORMAT_MODULE_PATH = ["agentops.console.formats"]
 STATIC_URL = "/static/"
 STATIC_ROOT = Path(text("AGENTOPS_STATIC_ROOT", str(AGENTOPS_DATA / "static")))
 STATICFILES_DIRS = [BASE_DIR / "static"]

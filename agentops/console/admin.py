@@ -1,12 +1,15 @@
 """Rows that are looked at and not changed here: ordinary model admins, read-only, scoped by grants on the tenant."""
 
+import json
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django.contrib import admin
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.functional import cached_property
+from django.utils.html import format_html
+from django.utils.text import capfirst
 
 from agentops.audit.models import AuditEntry
 from agentops.tenancy.models import ApiToken, Membership, Tenant, User
@@ -40,6 +43,13 @@ class ReadOnly(_ModelAdmin):
     show_full_result_count = False
     paginator = CappedPaginator
     list_per_page = 50
+    show_facets = admin.ShowFacets.NEVER
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        title = {"title": capfirst(self.opts.verbose_name_plural)}
+        return super().changelist_view(request, title | (extra_context or {}))
 
     def has_view_permission(self, request: HttpRequest, obj: Any | None = None) -> bool:
         access = access_of(request)
@@ -151,17 +161,25 @@ class ApiTokenAdmin(ReadOnly):
 class PolicyAdmin(ReadOnly):
     right = "manage_policies"
     list_display = ("action", "number", "tenant", "published_at", "published_by", "created_at")
+    fields = ("action", "number", "tenant", "shown_rules", "published_at", "published_by", "created_at")
+    readonly_fields = ("shown_rules",)
     list_display_links = ("action",)
     list_select_related = ("tenant",)
     raw_id_fields = ("tenant",)
     sortable_by = ()
     ordering = ("tenant", "action", "-number")
 
+    @admin.display(description="rules")
+    def shown_rules(self, policy: Policy) -> str:
+        return format_html(
+            '<pre class="rules">{}</pre>', json.dumps(policy.rules, indent=2, ensure_ascii=False)
+        )
+
 
 @admin.register(AuditEntry)
 class AuditEntryAdmin(ReadOnly):
     right = "view_audit"
-    list_display = ("at", "actor", "verb", "object_type", "object_id", "channel", "security", "tenant")
+    list_display = ("at", "actor", "verb", "object_id", "channel", "kind", "tenant")
     list_display_links = ("at",)
     list_select_related = ("tenant",)
     list_filter = ("security",)
@@ -183,3 +201,7 @@ class AuditEntryAdmin(ReadOnly):
         "before_digest",
         "after_digest",
     )
+
+    @admin.display(description="kind")
+    def kind(self, entry: AuditEntry) -> str:
+        return "security" if entry.security else ""

@@ -296,21 +296,20 @@ def _value(value: object) -> str:
 
 def _approval(state: State, what: str, at: int, data: Frame) -> None:
     operation_id = data.get("operation_id", "")
-    name = _name_of(state, operation_id)
     key = data.get("approval_id") or f"approval-{state['seq']}"
     if what == "requested":
         _policy(state, operation_id, at, "ask", "person", "")
-        group = _group(state, key, "approval", at, WORDS["title"]["approval"])
-        group["note"] = name
+    was_open = key in state["groups"] and not state["groups"][key]["end"]
+    group = _group(state, key, "approval", at, WORDS["title"]["approval"])
+    group["note"] = _name_of(state, operation_id)
+    if what == "requested":
+        group["end"] = 0
         _put(group, "waiting", WORDS["word"]["waiting"])
         _line(group, "expires", data.get("expires_at"))
-        if state["open_approvals"] == 0:
-            state["waiting_since"] = at
-        state["open_approvals"] += 1
+        if not was_open:
+            state["waiting_since"] = state["waiting_since"] or at
+            state["open_approvals"] += 1
         return
-    group = _group(state, key, "approval", at, WORDS["title"]["approval"])
-    group["note"] = name
-    was_open = not group["end"]
     status = data.get("status", "")
     look = {"approved": "ok", "rejected": "failed"}.get(status, "ended")
     _close(group, at, look, _word(status, by=data.get("by", "")) if status in WORDS["word"] else status)

@@ -218,21 +218,21 @@ export class Timeline {
     approval(what, at, data) {
         const state = this.state;
         const operationId = data.operation_id ?? "";
-        const name = this.nameOf(operationId);
         const key = data.approval_id || `approval-${state.seq}`;
+        if (what === "requested") this.policy(operationId, at, "ask", "person", "");
+        const wasOpen = key in state.groups && !state.groups[key].end;
+        const group = this.group(key, "approval", at, this.words.title.approval);
+        group.note = this.nameOf(operationId);
         if (what === "requested") {
-            this.policy(operationId, at, "ask", "person", "");
-            const group = this.group(key, "approval", at, this.words.title.approval);
-            group.note = name;
+            group.end = 0;
             put(group, "waiting", this.words.word.waiting);
             this.line(group, "expires", data.expires_at);
-            if (state.open_approvals === 0) state.waiting_since = at;
-            state.open_approvals += 1;
+            if (!wasOpen) {
+                state.waiting_since ||= at;
+                state.open_approvals += 1;
+            }
             return;
         }
-        const group = this.group(key, "approval", at, this.words.title.approval);
-        group.note = name;
-        const wasOpen = !group.end;
         const status = data.status ?? "";
         const word = status in this.words.word ? this.word(status, { by: data.by ?? "" }) : status;
         close(group, at, { approved: "ok", rejected: "failed" }[status] ?? "ended", word);

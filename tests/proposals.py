@@ -1,0 +1,111 @@
+"""Proposals as an agent's run makes them, with facts that need no provider."""
+
+from dataclasses import replace
+from typing import Any
+
+from django.db import transaction
+
+from agentops.audit.entries import Actor
+from agentops.tenancy.models import Tenant
+from approvals import services
+from approvals.models import Approval
+from approvals.policy import evaluate
+from operations.connectors.base import Fact, Facts, Field, Guard
+from operations.models import Operation
+from operations.services import Intended, intend, propose
+from runs.models import AgentRun
+from runs.services import lock
+from tests import factories
+
+AGENT = Actor("agent:support-agent", "worker")
+
+
+def shop(slug: str | None = None) -> Tenant:
+    """A tenant that can propose refunds and cancellations."""
+    tenant = factories.tenant(slug)
+    factories.connection(tenant, "stripe", "http://127.0.0.1:9")
+    factories.connection(tenant, "shop", "http://127.0.0.1:9")
+    return tenant
+
+
+def refund(
+    run: AgentRun,
+    *,
+    order: str = "A-1002",
+    amount_minor: int = 18_900,
+    captured_minor: int | None = None,
+    note: str = "",
+    refund_to: str = "visa 4242",
+) -> Operation:
+    """A proposed refund with what policy said: allowed, denied, or with an open approval."""
+    charge, captured = f"ch_{order.replace('-', '')}", captured_minor or amount_minor
+    intended = intend(
+        run,
+        "refund.create",
+        target=f"order:{order}",
+        params={
+            "charge": charge,
+            "order": order,
+            "line": f"{order}-1",
+            "amount_minor": amount_minor,
+            "currency": "EUR",
+            "reason": "damaged",
+            "note": note,
+        },
+        reference=f"{order}-1",
+    )
+    facts = Facts(
+        facts=(
+            Fact("order_charge", charge, "shop", Guard("==", charge)),
+            Fact("order_status", "delivered", "shop"),
+            Fact("captured_minor", captured, "payments"),
+            Fact("refundable_minor", captured, "payments", Guard(">=", amount_minor)),
+        ),
+        fields=(
+            Field("refunded", 0, amount_minor, "money"),
+            Field("refund_to", None, refund_to),
+            Field("order_status", "delivered", "delivered", "code"),
+        ),
+        capacity_minor=captured,
+    )
+    return _submitted(run, intended, facts)
+
+
+def cancellation(run: AgentRun, *, order: str = "A-1002") -> Operation:
+    intended = intend(
+        run,
+        "order.cancel",
+        target=f"order:{order}",
+        params={"order": order, "reason": "not_wanted"},
+        reference=order,
+    )
+    facts = Facts(
+        facts=(Fact("is_cancelled", False, "shop", Guard("==", False)),),
+        fields=(Field("order_status", "preparing", "cancelled", "code"),),
+    )
+    return _submitted(run, intended, facts)
+
+
+def asked(run: AgentRun, **proposal: Any) -> Approval:
+    """The open approval of a refund above the automatic limit."""
+    return Approval.objects.get(operation=refund(run, **proposal))
+
+
+def _submitted(run: AgentRun, intended: Intended, facts: Facts) -> Operation:
+    intended = replace(intended, facts=facts)
+    verdict = evaluate(
+        tenant_id=run.tenant_id,
+        tenant=run.tenant.slug,
+        actor=run.actor,
+        agent=run.agent,
+        action=intended.action,
+        target=f"{intended.action.target_type}:{intended.target}",
+        reference=intended.reference,
+        amount_minor=intended.amount_minor,
+        currency=intended.currency,
+        facts=facts,
+    )
+    with transaction.atomic():
+        proposed = propose(lock(run.tenant_id, run.id), "turn-1/call-0", intended, AGENT)
+        services.submit(proposed.locked, verdict, facts, AGENT)
+    return proposed.operation
