@@ -16,7 +16,7 @@ _PATTERNS = (
     (re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b"), MASK),
     (re.compile(r"(?<![\dA-Za-z.-])\+?\d[\d ()/-]{9,}\d(?![\dA-Za-z])"), MASK),
 )
-_CARD = re.compile(r"(?<!\d)(?:\d[ -]?){13,19}(?!\d)")
+_CARD = re.compile(r"(?<![\d.])(?:\d[ -]?){13,19}(?!\d)")
 
 
 def mask_text(text: str) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 
 def lines(url: str, data: Path) -> Iterator[str]:
+    yield f"  approvals inbox  {url}admin/approvals/"
     yield f"  admin            {url}admin/"
     yield f"  REST, to try     {url}v1/docs"
     demo_file = data / "demo.json"

@@ -70,5 +70,15 @@ def configure(*, json: bool, level: str = "INFO") -> None:
     root = logging.getLogger()
     root.handlers[:] = [output]
     root.setLevel(level)
-    for noisy in ("stripe", "httpx", "httpcore", "redis", "asyncio", "urllib3", "celery.worker.strategy"):
+    for noisy in (
+        "stripe",
+        "httpx",
+        "httpcore",
+        "redis",
+        "asyncio",
+        "urllib3",
+        "celery.worker.strategy",
+        "celery.beat",
+        "celery.app.trace",
+    ):
         logging.getLogger(noisy).setLevel(logging.WARNING)
