@@ -11,3 +11,10 @@ class ConsoleConfig(AppConfig):
 
 class ConsoleAdminConfig(AdminConfig):
     default_site = "agentops.console.site.ConsoleSite"
+
+    def ready(self) -> None:
+        super().ready()
+        from django.contrib import admin
+        from django.contrib.auth.models import Group
+
+        admin.site.unregister(Group)  # a role in a tenant; people get one by their membership

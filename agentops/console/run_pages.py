@@ -170,8 +170,8 @@ def run_page(request: HttpRequest, run_id: str) -> HttpResponse:
             "budget_microusd": run.budget_microusd,
             "events_url": reverse("admin:runs_events", args=[run.public_id]),
             "urls": {
-                "apr_": reverse("admin:approvals_review", args=["KEY"]),
-                "op_": reverse("admin:operations_page", args=["KEY"]),
+                "apr_": reverse("admin:approvals_review", args=["apr_key"]),
+                "op_": reverse("admin:operations_page", args=["op_key"]),
             },
         },
         "may_cancel": run.tenant_id in access.within("cancel_runs") and not state["finished"],

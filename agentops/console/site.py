@@ -5,9 +5,16 @@ from typing import Any
 from django.conf import settings
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, URLResolver, path, register_converter
+from django.urls.converters import StringConverter
 from django.views.decorators.http import require_safe
 from django.views.generic import RedirectView
+
+for _prefix in ("apr", "run", "op"):
+    # Only such an address is a page of ours: /admin/approvals/policy/ is the stock admin's.
+    register_converter(
+        type(f"{_prefix}_id", (StringConverter,), {"regex": f"{_prefix}_[0-9a-z]+"}), f"{_prefix}_id"
+    )
 
 _APPS = ("tenancy", "audit")
 
@@ -30,13 +37,13 @@ class ConsoleSite(admin.AdminSite):
             page("", overview.overview, "index"),
             page("counts/", counts, "counts"),
             page("approvals/", inbox.inbox, "approvals"),
-            page("approvals/<slug:approval_id>/", review.review, "approvals_review"),
+            page("approvals/<apr_id:approval_id>/", review.review, "approvals_review"),
             page("runs/", run_pages.run_list, "runs"),
-            page("runs/<slug:run_id>/", run_pages.run_page, "runs_page"),
-            page("runs/<slug:run_id>/events/", run_pages.run_events, "runs_events"),
-            page("runs/<slug:run_id>/cancel/", run_pages.cancel, "runs_cancel"),
+            page("runs/<run_id:run_id>/", run_pages.run_page, "runs_page"),
+            page("runs/<run_id:run_id>/events/", run_pages.run_events, "runs_events"),
+            page("runs/<run_id:run_id>/cancel/", run_pages.cancel, "runs_cancel"),
             page("operations/", operation_pages.operation_list, "operations"),
-            page("operations/<slug:operation_id>/", operation_pages.operation_page, "operations_page"),
+            page("operations/<op_id:operation_id>/", operation_pages.operation_page, "operations_page"),
             # The sidebar is the index: a page per Django app would tell of our packages, not of the product.
             *(
                 page(f"{label}/", RedirectView.as_view(pattern_name="admin:index"), f"{label}_index")

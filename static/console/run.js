@@ -21,7 +21,7 @@ const set = (element, text) => {
     if (element.textContent !== text) element.textContent = text;
 };
 const prefixOf = (key) => Object.keys(page.urls).find((prefix) => key.startsWith(prefix));
-const urlOf = (key) => (prefixOf(key) ? page.urls[prefixOf(key)].replace("KEY", key) : "");
+const urlOf = (key) => (prefixOf(key) ? page.urls[prefixOf(key)].replace(`${prefixOf(key)}key`, encodeURIComponent(key)) : "");
 
 // ---- Rows ----
 

@@ -1,0 +1,110 @@
+"""How many queries a page may ask, whatever the number of rows."""
+
+import pytest
+from django.contrib.contenttypes.models import ContentType
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from agentops.tenancy.models import Membership, Tenant, User
+from approvals.models import Approval
+from tests import factories, proposals
+
+ROLE = Membership.Role
+OWN_PAGE, CHANGELIST, OVERVIEW, DECISION = 8, 6, 10, 15
+
+
+@pytest.fixture
+def tenant(db: None) -> Tenant:
+    return proposals.shop("acme")
+
+
+def client_of(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def grow(tenant: Tenant, rows: int) -> list[Approval]:
+    return [
+        proposals.asked(factories.run(tenant, f"Refund A-{number}"), order=f"A-{number}")
+        for number in range(Approval.objects.count(), rows)
+    ]
+
+
+def queries_of(client: Client, path: str) -> int:
+    client.get(path)  # opened keys and content types stay in memory, as in a process that has served before
+    with CaptureQueriesContext(
+        connection,
+    ) as captured:
+        assert client.get(path).status_code == 200
+    return len([query for query in captured if not query["sql"].startswith(("SAVEPOINT", "RELEASE"))])
+
+
+def test_own_pages_ask_the_same_few_queries_for_one_row_and_for_fifty(tenant: Tenant) -> None:
+    client = client_of(factories.person(tenant, ROLE.LEAD, each_minor=200_000))
+    first = grow(tenant, 1)[0]
+    run, operation = first.operation.run.public_id, first.operation.public_id
+    budgets = {
+        "/admin/": OVERVIEW,
+        "/admin/approvals/": OWN_PAGE,
+        "/admin/approvals/?show=mine": OWN_PAGE,
+        "/admin/approvals/?show=today": OWN_PAGE,
+        f"/admin/approvals/{first.public_id}/": OWN_PAGE,
+        "/admin/runs/": OWN_PAGE,
+        f"/admin/runs/{run}/": OWN_PAGE,
+        f"/admin/runs/{run}/events/": OWN_PAGE,
+        "/admin/operations/": OWN_PAGE,
+        f"/admin/operations/{operation}/": OWN_PAGE,
+    }
+    with_one = {path: queries_of(client, path) for path in budgets}
+    grow(tenant, 50)
+    with_fifty = {path: queries_of(client, path) for path in budgets}
+    assert with_fifty == with_one
+    assert {path: asked for path, asked in with_one.items() if asked > budgets[path]} == {}
+
+
+def test_saying_who_can_approve_costs_one_query_for_any_number_of_people(tenant: Tenant) -> None:
+    reviewer = factories.person(tenant, ROLE.REVIEWER, each_minor=1)
+    path = f"/admin/approvals/{grow(tenant, 1)[0].public_id}/"
+    client = client_of(reviewer)
+    few = queries_of(client, path)
+    for _ in range(10):
+        factories.person(tenant, ROLE.LEAD, each_minor=200_000)
+    assert queries_of(client, path) == few <= OWN_PAGE
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tenancy/tenant",
+        "tenancy/user",
+        "tenancy/membership",
+        "tenancy/apitoken",
+        "approvals/policy",
+        "audit/auditentry",
+    ],
+)
+def test_lists_of_the_stock_admin_ask_few_queries(tenant: Tenant, path: str) -> None:
+    client = client_of(User.objects.create(username="ada", is_staff=True, is_superuser=True))
+    with_few = queries_of(client, f"/admin/{path}/")
+    grow(tenant, 10)
+    for _ in range(10):
+        factories.person(tenant)
+        factories.token(tenant)
+    assert queries_of(client, f"/admin/{path}/") == with_few <= CHANGELIST
+
+
+def test_a_decision_is_made_of_few_reads(tenant: Tenant) -> None:
+    """Only our own reads are counted here: what the service writes is the service's own budget."""
+    ContentType.objects.clear_cache()
+    reviewer = factories.person(tenant, ROLE.LEAD, each_minor=200_000)
+    approvals = grow(tenant, 3)
+    client = client_of(reviewer)
+    client.get(f"/admin/approvals/{approvals[0].public_id}/")
+    form = {"verdict": "approve", "proposal_digest": approvals[0].proposal_digest, "form_id": "one"}
+    with CaptureQueriesContext(connection) as captured:
+        assert client.post(f"/admin/approvals/{approvals[0].public_id}/", form).status_code == 302
+    before_the_service = [query["sql"] for query in captured]
+    locks = next(place for place, sql in enumerate(before_the_service) if "FOR NO KEY UPDATE" in sql)
+    assert locks <= DECISION

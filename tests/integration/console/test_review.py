@@ -1,0 +1,187 @@
+"""A decision from the console: exactly what was shown, once, by who may."""
+
+import pytest
+from django.test import Client
+
+from agentops.tenancy.models import Membership, Tenant, User
+from approvals.models import Approval, Decision
+from approvals.queries import reason
+from tests import factories, proposals
+
+ROLE = Membership.Role
+
+
+@pytest.fixture
+def tenant(db: None) -> Tenant:
+    return proposals.shop("acme")
+
+
+@pytest.fixture
+def reviewer(tenant: Tenant) -> User:
+    return factories.person(tenant, ROLE.REVIEWER, name="rosa")
+
+
+@pytest.fixture
+def approval(tenant: Tenant) -> Approval:
+    return proposals.asked(factories.run(tenant, "Refund A-1002"))
+
+
+def decide(user: User, approval: Approval, **form: object):
+    client = Client()
+    client.force_login(user)
+    fields = {
+        "verdict": "approve",
+        "proposal_digest": approval.proposal_digest,
+        "form_id": "one",
+        "comment": "Seen.",
+    }
+    return client, client.post(f"/admin/approvals/{approval.public_id}/", fields | form)
+
+
+def status_of(approval: Approval) -> str:
+    return Approval.objects.get(pk=approval.pk).status
+
+
+def test_a_yes_is_recorded_with_its_channel_and_its_words(reviewer: User, approval: Approval) -> None:
+    client, answer = decide(reviewer, approval)
+    assert answer.status_code == 302
+    assert status_of(approval) == "approved"
+    decision = Decision.objects.get()
+    assert (decision.channel, reason(decision)) == ("admin", "Seen.")
+    assert "It is sent in 5 s." in client.get("/admin/approvals/").content.decode()
+
+
+def test_the_same_form_twice_is_told_calmly(reviewer: User, approval: Approval) -> None:
+    client, _ = decide(reviewer, approval)
+    again = client.post(
+        f"/admin/approvals/{approval.public_id}/",
+        {"verdict": "approve", "proposal_digest": approval.proposal_digest, "form_id": "one"},
+        follow=True,
+    )
+    assert "sending it again changed nothing" in again.content.decode()
+    assert Decision.objects.count() == 1
+
+
+def test_another_digest_decides_nothing_and_the_comment_stays(reviewer: User, approval: Approval) -> None:
+    _, answer = decide(reviewer, approval, proposal_digest="c1:proposal:" + "0" * 64, comment="Looks right.")
+    page = answer.content.decode()
+    assert answer.status_code == 409
+    assert "The proposal is not the one that you were shown" in page
+    assert page.count("Looks right.") == 2  # told in the notice, and still in the field
+    assert status_of(approval) == "requested"
+
+
+def test_above_the_limit_nothing_is_approved(tenant: Tenant, approval: Approval) -> None:
+    small = factories.person(tenant, ROLE.REVIEWER, each_minor=100)
+    factories.person(tenant, ROLE.LEAD, name="lena", each_minor=200_000)
+    _, answer = decide(small, approval)
+    assert answer.status_code == 403
+    assert "Lena can approve it" in answer.content.decode()
+    assert status_of(approval) == "requested"
+
+
+def test_nobody_approves_what_they_asked_for(tenant: Tenant, reviewer: User) -> None:
+    own = proposals.asked(factories.run(tenant, "Refund", actor=f"user:{reviewer.pk}"))
+    client = Client()
+    client.force_login(reviewer)
+    page = client.get(f"/admin/approvals/{own.public_id}/").content.decode()
+    assert "You asked for this yourself." in page
+    assert 'value="approve"' not in page
+    _, answer = decide(reviewer, own)
+    assert answer.status_code == 403
+    assert status_of(own) == "requested"
+
+
+def test_who_may_only_look_has_no_buttons(tenant: Tenant, approval: Approval) -> None:
+    auditor = factories.person(tenant, ROLE.AUDITOR, each_minor=None)
+    client = Client()
+    client.force_login(auditor)
+    page = client.get(f"/admin/approvals/{approval.public_id}/").content.decode()
+    assert "You may read it, not decide it." in page
+    assert 'name="verdict"' not in page
+    _, answer = decide(auditor, approval, verdict="reject")
+    assert answer.status_code == 403
+
+
+def test_a_form_without_a_verdict_decides_nothing(reviewer: User, approval: Approval) -> None:
+    _, answer = decide(reviewer, approval, verdict="maybe")
+    assert answer.status_code == 422
+    assert status_of(approval) == "requested"
+
+
+def test_a_high_risk_needs_every_tick_and_a_comment(tenant: Tenant, reviewer: User) -> None:
+    rule = {
+        "code": "large",
+        "when": "true",
+        "outcome": "require_approval",
+        "risk": "high",
+        "sentences": {"en": "Large."},
+    }
+    factories.policy(tenant, "refund.create", [rule])
+    approval = proposals.asked(factories.run(tenant, "Refund"))
+    assert decide(reviewer, approval)[1].status_code == 422
+    assert decide(reviewer, approval, ticked=["1"], comment=" ")[1].status_code == 422
+    assert status_of(approval) == "requested"
+    assert decide(reviewer, approval, ticked=["1"])[1].status_code == 302
+    assert status_of(approval) == "approved"
+
+
+def test_two_people_where_policy_asks_for_two(tenant: Tenant, reviewer: User) -> None:
+    rule = {"code": "two", "when": "true", "outcome": "require_approval", "risk": "elevated", "required": 2}
+    factories.policy(tenant, "refund.create", [rule])
+    approval = proposals.asked(factories.run(tenant, "Refund"))
+    client, _ = decide(reviewer, approval)
+    page = client.get(f"/admin/approvals/{approval.public_id}/").content.decode()
+    assert "1 of 2 have agreed" in page
+    assert status_of(approval) == "requested"
+    assert decide(reviewer, approval, form_id="two")[1].status_code == 409
+    assert decide(factories.person(tenant, ROLE.LEAD), approval)[1].status_code == 302
+    assert status_of(approval) == "approved"
+
+
+def test_an_expired_proposal_is_never_shown_as_refused(
+    reviewer: User, approval: Approval, move_clock
+) -> None:
+    move_clock(25 * 3600)
+    client, answer = decide(reviewer, approval)
+    page = answer.content.decode()
+    assert answer.status_code == 409
+    assert "Time is up" in page
+    assert "That is no refusal" in page
+    assert 'name="verdict"' not in page
+    assert approval.public_id not in client.get("/admin/approvals/").content.decode()
+
+
+def test_the_most_pressing_stands_first(tenant: Tenant, reviewer: User) -> None:
+    calm = proposals.asked(factories.run(tenant, "one"), order="A-1")
+    rule = {
+        "code": "large",
+        "when": "true",
+        "outcome": "require_approval",
+        "risk": "high",
+        "expires_hours": 48,
+    }
+    factories.policy(tenant, "refund.create", [rule])
+    risky = proposals.asked(factories.run(tenant, "two"), order="A-2")
+    factories.policy(tenant, "refund.create", [rule | {"risk": "elevated", "expires_hours": 1}])
+    soon = proposals.asked(factories.run(tenant, "three"), order="A-3")
+    client = Client()
+    client.force_login(reviewer)
+    page = client.get("/admin/approvals/").content.decode()
+    assert [page.index(one.public_id) for one in (risky, soon, calm)] == sorted(
+        page.index(one.public_id) for one in (risky, soon, calm)
+    )
+    assert "The amount is above the automatic limit." in page
+
+
+def test_a_refund_made_before_on_the_target_is_warned_of(tenant: Tenant, reviewer: User) -> None:
+    proposals.refund(factories.run(tenant, "one"), amount_minor=2_000, captured_minor=20_000)
+    again = proposals.refund(
+        factories.run(tenant, "two", actor="customer:other"), amount_minor=3_000, captured_minor=20_000
+    )
+    approval = Approval.objects.get(operation=again)
+    client = Client()
+    client.force_login(reviewer)
+    page = client.get(f"/admin/approvals/{approval.public_id}/").content.decode()
+    assert "Look first." in page
+    assert "A refund of €20.00 on this order" in page
