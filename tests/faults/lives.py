@@ -1,0 +1,177 @@
+"""A worker that lives many lives: each is forked from this process, drives, and dies at the very moment it is told.
+
+A moment is the instant before a commit that writes, or before a request that asks for an effect: what lies between two of
+them is forgotten by whoever dies there, so these are all the ways to die that differ. Death is `_exit`: no lease is handed
+back, no thread ends its work, no connection is closed in order. Reads one order a line from standard input
+(`{runs, until, die_at, mail}`, `die_at` null to live on), answers one line each (`{code, moments, turns}`).
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import django
+
+DIED = 9
+WRITES = ("INSERT", "UPDATE", "DELETE")
+
+
+class Moments:
+    """Counts what could be the last thing this life does."""
+
+    def __init__(self, die_at: int | None, told: int) -> None:
+        self.die_at = die_at
+        self.passed: list[str] = []
+        self.turns = 0
+        self._told = told
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str) -> None:
+        with self._lock:
+            self.passed.append(name)
+            if len(self.passed) == self.die_at:
+                self.tell()
+                os._exit(DIED)
+
+    def tell(self) -> None:
+        os.write(self._told, json.dumps({"moments": self.passed, "turns": self.turns}).encode())
+
+
+def watch(moment: Moments) -> None:
+    """Let every commit and every request of this process pass through `moment`."""
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.backends.utils import CursorWrapper
+    from psycopg import AsyncConnection
+    from psycopg.pq import TransactionStatus
+    from psycopg.transaction import AsyncTransaction
+
+    from agentops import llm
+    from operations.connectors.registry import CONNECTORS
+    from runs import leases
+
+    commit, execute = BaseDatabaseWrapper._commit, CursorWrapper.execute
+    execute_async, leave = AsyncConnection.execute, AsyncTransaction.__aexit__
+    turn = llm.turn
+    wrote: set[int] = set()
+
+    def committed(self: Any) -> Any:
+        moment("a commit")
+        commit(self)
+
+    def executed(self: Any, sql: Any, params: Any = None) -> Any:
+        alone = not self.db.in_atomic_block and str(sql).lstrip().startswith(WRITES)
+        if alone:
+            moment("a write")
+        return execute(self, sql, params)
+
+    async def executed_async(self: Any, query: Any, *args: Any, **more: Any) -> Any:
+        writes = any(word in query for word in ("INSERT INTO", "UPDATE runs")) and query != leases.RENEW
+        alone = writes and self.info.transaction_status == TransactionStatus.IDLE
+        if alone:
+            moment("a checkpoint")
+        elif writes:
+            wrote.add(id(self))
+        return await execute_async(self, query, *args, **more)
+
+    async def left(self: Any, *args: Any) -> Any:
+        writes = id(self.connection) in wrote
+        wrote.discard(id(self.connection))
+        if writes:
+            moment("a claim")
+        return await leave(self, *args)
+
+    async def turned(*args: Any, **more: Any) -> Any:
+        moment.turns += 1
+        return await turn(*args, **more)
+
+    def sending(send: Any) -> Any:
+        def sent(*args: Any) -> Any:
+            moment("a request")
+            return send(*args)
+
+        return sent
+
+    BaseDatabaseWrapper._commit = committed
+    CursorWrapper.execute = executed
+    AsyncConnection.execute = executed_async
+    AsyncTransaction.__aexit__ = left
+    llm.turn = turned
+    for connector in CONNECTORS.values():
+        connector.send = sending(connector.send)
+
+
+def drive(order: dict[str, Any]) -> Any:
+    """Drive until the named runs have ended, or (until "asked") wait for a person; returns the driver, still at work."""
+    import psycopg
+    from django.conf import settings
+    from django.db import connection
+
+    from agentops.engine import agent_loop, driver
+
+    driver.POLL_SECONDS = driver.HOUSE_SECONDS = 0.02
+    agent_loop.DELTA_SECONDS = 60.0  # a slow machine would write more of them, at moments of its own
+    settings.AGENTOPS_MAIL_DIR = Path(order["mail"])
+    params = connection.get_connection_params()
+    wanted = {
+        name: params[name] for name in ("dbname", "user", "password", "host", "port") if params.get(name)
+    }
+    started = driver.Driver(owner=f"life-{os.getpid()}").start()
+    ended = "status IN ('completed', 'failed', 'cancelled')"
+    if order["until"] == "asked":
+        ended += " OR status = 'waiting_for_approval'"
+    left = f"SELECT count(*) FROM runs_agentrun WHERE id = ANY(%s::uuid[]) AND NOT ({ended})"
+    with psycopg.connect(**wanted, autocommit=True) as look:
+        while look.execute(left, [order["runs"]]).fetchone() != (0,):
+            time.sleep(0.01)
+    return started
+
+
+def live(order: dict[str, Any]) -> dict[str, Any]:
+    """One life in a process of its own."""
+    heard, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(heard)
+        try:
+            moment = Moments(order["die_at"], told)
+            watch(moment)
+            drive(order)
+            moment.tell()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)
+    os.close(told)
+    with os.fdopen(heard) as words:
+        said = words.read()
+    _, status = os.waitpid(child, 0)
+    return {"code": os.waitstatus_to_exitcode(status), **json.loads(said or "{}")}
+
+
+def warm_up(order: dict[str, Any]) -> dict[str, Any]:
+    """Live here, and leave nothing open: what is loaded and cached now, later lives have from their first moment on."""
+    from django.db import connections
+
+    drive(order).stop(2)
+    connections.close_all()
+    return {"code": 0}
+
+
+def main() -> None:
+    django.setup()
+    from agentops import llm
+
+    llm.warm_up("offline")
+    print("ready", flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        said = warm_up(order) if order["die_at"] == "never" else live(order)
+        print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    main()
