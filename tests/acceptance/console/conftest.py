@@ -5,17 +5,17 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+from django.test import TransactionTestCase
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from agentops.local.browser import find
 from agentops.tenancy.models import Tenant, User
 from tests import factories
-from tests.integration.streaming.conftest import Served, rows, serve
+from tests.integration.streaming.conftest import Served, serve
 from tests.proposals import shop
-
-__all__ = ["rows"]
 
 PASSWORD = "correct-horse-battery"
 FLAGS = (
@@ -36,6 +36,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _django_db_marker() -> None:
     """No transaction around a test, whatever the mark says: the served copy sees only what is committed."""
+
+
+@pytest.fixture(scope="package")
+def rows(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Rows that the served copy sees, of tenants that each test makes; all go at the end."""
+    with django_db_blocker.unblock():
+        yield
+        TransactionTestCase()._fixture_teardown()
 
 
 @pytest.fixture(scope="package")
