@@ -83,7 +83,7 @@ const timers = [...document.querySelectorAll("[data-expires]")].map((element) =>
 
 function tick() {
     for (const timer of timers) {
-        const seconds = Math.floor((timer.until - performance.now()) / 1000);
+        const seconds = Math.ceil((timer.until - performance.now()) / 1000);
         const text = left(seconds);
         if (timer.element.textContent !== text) timer.element.textContent = text;
         const urgent = seconds < WARN_SECONDS;

@@ -1,6 +1,7 @@
 """Words and figures for the console's templates: times, durations, money, and text that nobody can trust."""
 
 import json
+import math
 import re
 from datetime import datetime, timedelta
 
@@ -57,7 +58,7 @@ def time_left(expires_at: datetime | None, clock: datetime) -> str:
 
 
 def left(rest: timedelta) -> str:
-    seconds = int(rest.total_seconds())
+    seconds = math.ceil(rest.total_seconds())
     if seconds <= 0:
         return "time is up"
     minutes, hours = seconds // 60, seconds // 3600
