@@ -1,0 +1,195 @@
+"""Cancelling: nothing new begins, what was not sent never will be, what was sent is followed; the receipt says which."""
+
+import threading
+
+import pytest
+
+from agentops.audit.entries import Actor
+from agentops.audit.models import AuditEntry
+from agentops.engine.control import AlreadyEnded, cancel_run
+from agentops.kernel.problems import NotFound
+from approvals.models import Approval
+from approvals.services import AUTHORITY
+from operations.dispatch import depart, loaded, send
+from runs.models import AgentRun
+from tests import factories
+from tests.stage import LARGE, eventually, operation, story, types
+
+EMIL = Actor("user:7", "admin")
+
+
+def cancel(stage, run):
+    return cancel_run(stage.tenant.id, run.id, actor=EMIL, reason="The customer called.")
+
+
+def last_is_terminal(run: AgentRun) -> bool:
+    row = AgentRun.objects.get(pk=run.pk)
+    return types(run)[-1] == f"run.{row.status}"
+
+
+def test_a_queued_run_never_starts(stage):
+    run = stage.start("Where is order A-1001?")
+    receipt = cancel(stage, run)
+    assert (receipt.run.status, receipt.requested_by, receipt.reason, receipt.effects) == (
+        "cancelled", "user:7", "The customer called.", []
+    )  # fmt: skip
+    assert types(run) == ["run.created", "run.cancel_requested", "run.cancelled"]
+    assert AuditEntry.objects.get(verb="run.cancelled").actor == "user:7"
+    stage.driver()
+    assert AgentRun.objects.get(pk=run.pk).lease_epoch == 1
+
+
+def test_a_run_that_waits_for_a_person_ends_and_its_question_is_withdrawn(stage):
+    order = stage.order(LARGE)
+    run = stage.ask_refund(order)
+    approval = stage.until_asked(run)
+    receipt = cancel(stage, run)
+    assert receipt.run.status == "cancelled"
+    assert [each.outcome for each in receipt.effects] == ["not_sent"]
+    approval.refresh_from_db()
+    assert approval.status == "withdrawn"
+    assert operation(run).status == "cancelled"
+    assert last_is_terminal(run)
+    assert AuditEntry.objects.filter(verb="approval.withdrawn").count() == 1
+
+
+def test_an_approved_operation_in_its_hold_is_not_sent(stage, settings):
+    settings.AGENTOPS_HOLD_SECONDS = 60
+    order = stage.order(LARGE)
+    run = stage.ask_refund(order)
+    stage.decide(stage.until_asked(run), stage.reviewer())
+    receipt = cancel(stage, run)
+    assert (receipt.run.status, [each.outcome for each in receipt.effects]) == ("cancelled", ["not_sent"])
+    stage.move_clock(61)
+    stage.rest()
+    assert loaded(operation(run).id).status == "cancelled"
+    assert stage.refunds(order) == []
+
+
+def test_what_is_on_its_way_cannot_be_stopped_and_is_followed_to_its_end(stage):
+    order = stage.order(LARGE)
+    run = stage.ask_refund(order)
+    approval = stage.until_asked(run)
+    stage.rest()
+    stage.decide(approval, stage.reviewer())
+    departure = depart(loaded(approval.operation_id), AUTHORITY, worker="test")
+    receipt = cancel(stage, run)
+    assert [each.outcome for each in receipt.effects] == ["cannot_be_stopped"]
+    assert receipt.has_open_effects
+    row = AgentRun.objects.get(pk=run.pk)
+    assert (row.status, row.ending, row.blocked_on, row.lease_owner) == (
+        "running", "cancelled", ["operation"], None
+    )  # fmt: skip
+    send(departure)
+    row.refresh_from_db()
+    assert (row.status, row.open_effects) == ("cancelled", 0)
+    assert last_is_terminal(run)
+    with pytest.raises(AlreadyEnded) as again:
+        cancel(stage, run)
+    (effect,) = again.value.receipt.effects
+    assert (effect.outcome, effect.provider_ref) == ("settled", stage.refunds(order)[0]["id"])
+
+
+def test_an_operation_in_doubt_holds_the_end_back_until_it_is_known(stage):
+    order = stage.order()
+    stage.provider.fault("commit_then_drop", times=1, door="payments")
+    run = stage.carry_on(
+        stage.ask_refund(order), lambda row: row.operations.filter(status="unknown").exists()
+    )
+    stage.rest()
+    if operation(run).status == "unknown":
+        receipt = cancel(stage, run)
+        assert [each.outcome for each in receipt.effects] == ["unknown"]
+    run = stage.as_time_passes(run)
+    assert run.status == "cancelled"
+    assert operation(run).status == "succeeded"
+    assert last_is_terminal(run)
+
+
+def test_a_run_at_work_stops_within_two_seconds_and_its_tool_is_told(stage, test_agent):
+    entered, stopped = threading.Event(), threading.Event()
+
+    def work(ctx):
+        entered.set()
+        if eventually(ctx.signal.is_set, "the signal", 5):
+            stopped.set()
+
+    run = stage.start("x", test_agent(work))
+    stage.driver()
+    assert entered.wait(10)
+    assert cancel(stage, run).run.status == "cancelled"
+    assert stopped.wait(2)
+    assert last_is_terminal(run)
+
+
+def test_a_tool_that_ignores_the_signal_proposes_nothing_more(stage, test_agent):
+    order = stage.order()
+    entered, goon, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work(ctx):
+        entered.set()
+        goon.wait(10)
+        try:
+            ctx.operation(
+                "note.add", target=f"notes:{stage.tenant.slug}", params={"text": order["id"]}, reference="1"
+            )
+        finally:
+            ended.set()
+
+    run = stage.start("x", test_agent(work, proposes="note.add"))
+    stage.driver()
+    assert entered.wait(10)
+    cancel(stage, run)
+    before = types(run)
+    goon.set()
+    assert ended.wait(10)
+    assert not run.operations.exists()
+    assert types(run) == before
+    assert order["id"] not in [each["text"] for each in stage.provider.books()["notes"]]
+
+
+def test_only_that_run_is_ended_and_only_once(stage):
+    runs = [stage.start("Where is order A-1001?") for _ in range(4)]
+    cancel(stage, runs[1])
+    with pytest.raises(AlreadyEnded) as again:
+        cancel_run(stage.tenant.id, runs[1].id, actor=Actor("user:8", "rest"), reason="Me too.")
+    assert again.value.receipt.requested_by == "user:7"
+    assert [AgentRun.objects.get(pk=run.pk).status for run in runs] == [
+        "queued",
+        "cancelled",
+        "queued",
+        "queued",
+    ]
+
+
+def test_another_tenants_run_is_not_there(stage):
+    globex = factories.tenant("globex")
+    run = stage.start("Where is order A-1001?")
+    with pytest.raises(NotFound):
+        cancel_run(globex.id, run.id, actor=EMIL, reason="x")
+    assert AgentRun.objects.get(pk=run.pk).ending == ""
+
+
+def test_an_end_and_a_decision_at_the_same_moment_have_one_outcome(stage):
+    """Whichever is first: either it is withdrawn, or approved and then cancelled unsent; never sent after the end."""
+    from agentops.kernel.problems import Conflict
+    from tests.stage import together
+
+    person = stage.reviewer()
+    for _ in range(5):
+        order = stage.order(LARGE)
+        run = stage.ask_refund(order)
+        approval = stage.until_asked(run)
+        decided, ended = together(lambda: stage.decide(approval, person), lambda: cancel(stage, run))
+        approval.refresh_from_db()
+        if isinstance(decided, Approval):
+            assert approval.status == "approved"
+        else:
+            assert isinstance(decided, Conflict)
+            assert approval.status == "withdrawn"
+        assert not isinstance(ended, Exception) or isinstance(ended, AlreadyEnded), ended
+        run = stage.carry_on(run)
+        made = operation(run)
+        assert len(stage.refunds(order)) == (1 if made.status == "succeeded" else 0)
+        statuses = [data["status"] for type, data in story(run) if type == "approval.decided"]
+        assert statuses == [approval.status]

@@ -1,0 +1,291 @@
+"""Tool calls: what completed is read back, what was interrupted is told as such, what failed is told to the model."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from agentops.engine import agent_loop
+from agentops.engine.ledger import RunLedger
+from agentops.sdk import Limits, Retryable, Terminal
+from runs.models import Step
+from tests.stage import answer, story, types
+
+
+def told(run, type):
+    return [data for each, data in story(run) if each == type]
+
+
+def test_a_step_is_done_once_whatever_becomes_of_its_tool(stage, test_agent, monkeypatch):
+    """The tool dies behind the step; in the next life the step answers from the journal."""
+    done, lives = [], []
+
+    def work(ctx):
+        lives.append(ctx.call_id)
+        value = ctx.step("note", lambda step, text: done.append((step.id, text)) or {"n": len(done)}, "hello")
+        if len(lives) == 1:
+            raise Retryable("Not now.", retry_after_seconds=0.01)
+        return value["n"]
+
+    run = stage.carry_on(stage.start("x", test_agent(work, repeatable=True)))
+    assert answer(run) == "1"
+    assert done == [(f"{run.public_id}/turn-1/call-0/note", "hello")]
+    assert lives == [f"{run.public_id}/turn-1/call-0"] * 2
+
+
+def test_a_step_that_is_replayed_with_other_arguments_ends_the_run(stage, test_agent):
+    texts = iter(["one", "two"])
+
+    def work(ctx):
+        ctx.step("note", lambda step, text: text, next(texts))
+        raise Retryable("Not now.", retry_after_seconds=0.01)
+
+    run = stage.carry_on(stage.start("x", test_agent(work, repeatable=True)))
+    assert (run.status, run.error_code) == ("failed", "journal_mismatch")
+
+
+def test_one_name_for_two_steps_is_told_to_the_model(stage, test_agent):
+    def work(ctx):
+        ctx.step("note", lambda step: 1)
+        ctx.step("note", lambda step: 2)
+
+    run = stage.carry_on(stage.start("x", test_agent(work)))
+    assert "note" in answer(run)
+    assert told(run, "tool.failed")[0]["code"] == "duplicate_step"
+
+
+def test_a_failure_that_may_pass_is_tried_three_times_then_told(stage, test_agent):
+    tries = []
+
+    def work(ctx):
+        tries.append(1)
+        raise Retryable("The shop is closed.", retry_after_seconds=0.01)
+
+    run = stage.carry_on(stage.start("x", test_agent(work)))
+    assert len(tries) == 3
+    assert answer(run) == "The shop is closed."
+
+
+def test_a_terminal_failure_is_told_at_once(stage, test_agent):
+    tries = []
+
+    def work(ctx):
+        tries.append(1)
+        raise Terminal("There is none.", code="none")
+
+    run = stage.carry_on(stage.start("x", test_agent(work)))
+    assert (len(tries), answer(run), run.status) == (1, "There is none.", "completed")
+
+
+def test_a_bug_of_a_tool_is_told_without_its_words(stage, test_agent):
+    def work(ctx):
+        raise ZeroDivisionError("secret-of-the-author")
+
+    run = stage.carry_on(stage.start("x", test_agent(work)))
+    assert "not known" in answer(run)
+    assert told(run, "tool.failed")[0]["code"] == "ZeroDivisionError"
+    assert "secret" not in str(story(run))
+
+
+def test_a_tool_that_overruns_its_limit_is_left_behind_and_its_late_result_refused(stage, test_agent):
+    leave = threading.Event()
+
+    def work(ctx):
+        leave.wait(10)
+        ctx.progress("late")
+        return "late"
+
+    run = stage.carry_on(stage.start("x", test_agent(work, reads=True, timeout_seconds=0.2)))
+    leave.set()
+    assert "did not end within" in answer(run)
+    time.sleep(0.1)
+    assert types(run)[-1] == "run.completed"
+    assert told(run, "tool.progress") == []
+
+
+def test_an_undeclared_tool_that_was_interrupted_is_not_run_again(stage, test_agent, monkeypatch):
+    """The worker dies inside it: another one tells the model that it may or may not have happened."""
+    done, entered, leave = [], threading.Event(), threading.Event()
+
+    def work(ctx):
+        done.append(1)
+        entered.set()
+        leave.wait(10)
+
+    run = stage.start("x", test_agent(work, timeout_seconds=20.0))
+    first = stage.driver()
+    assert entered.wait(10)
+    assert Step.objects.get(run_id=run.pk, key="turn-1/call-0").status == "started"
+    first.stop(0)
+    stage.drivers.clear()
+    run = stage.carry_on(run)
+    leave.set()
+    assert len(done) == 1
+    assert "may or may not have happened" in answer(run)
+    assert told(run, "tool.failed")[0]["code"] == "interrupted"
+
+
+def test_a_read_that_was_interrupted_is_run_again(stage, test_agent):
+    done, entered, leave = [], threading.Event(), threading.Event()
+
+    def work(ctx):
+        done.append(1)
+        entered.set()
+        leave.wait(10)
+        return "read"
+
+    run = stage.start("x", test_agent(work, reads=True))
+    first = stage.driver()
+    assert entered.wait(10)
+    first.stop(0)
+    stage.drivers.clear()
+    leave.set()
+    run = stage.carry_on(run)
+    assert (len(done), answer(run)) == (2, "read")
+
+
+def test_a_tool_that_sleeps_holds_no_lease_and_sleeps_only_for_the_rest(stage, test_agent):
+    lives = []
+
+    def work(ctx):
+        lives.append(1)
+        ctx.sleep(1.0)
+        return "woke"
+
+    run = stage.start("x", test_agent(work))
+    parked = stage.carry_on(run, lambda row: row.blocked_on == ["timer"])
+    assert (parked.status, parked.lease_owner) == ("running", None)
+    run = stage.carry_on(run)
+    assert (answer(run), len(lives)) == ("woke", 2)
+
+
+def test_calls_of_one_turn_run_side_by_side_and_are_told_in_their_order(stage):
+    from pydantic import BaseModel
+
+    from agentops.sdk import Agent, Call, Reply, tool
+    from agentops.sdk.agents import separate_registry
+
+    class Told(BaseModel):
+        n: int
+
+    both = threading.Barrier(2)
+
+    @tool(reads=True)
+    def meet(ctx, n: int) -> Told:
+        """Wait for the other one."""
+        both.wait(5)
+        return Told(n=n)
+
+    def script(conversation):
+        results = [message.result["n"] for message in conversation if message.role == "tool"]
+        return Reply(str(results)) if results else Reply("", (Call("meet", {"n": 1}), Call("meet", {"n": 2})))
+
+    with separate_registry():
+        Agent("pair", instructions="x", tools=[meet], offline=script)
+        run = stage.carry_on(stage.start("x", "pair"))
+    assert answer(run) == "[1, 2]"
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [(("nothing", {}), "unknown_tool"), (("try_it", {"number": "x"}), "invalid_arguments")],
+)
+def test_a_call_that_cannot_be_made_is_told_to_the_model(stage, test_agent, call, code):
+    from agentops.sdk import Agent, Call, Reply
+    from agentops.sdk.agents import agent
+
+    tools = agent(test_agent(lambda ctx: 1)).tools
+
+    def script(conversation):
+        results = [message for message in conversation if message.role == "tool"]
+        return Reply(results[0].result["error"]["code"]) if results else Reply("", (Call(*call),))
+
+    Agent("wrong", instructions="x", tools=tools, offline=script)
+    run = stage.carry_on(stage.start("x", "wrong"))
+    assert (run.status, answer(run)) == ("completed", code)
+
+
+def test_the_same_call_three_times_in_a_row_waits_for_an_operator(stage, test_agent):
+    run = stage.start("x", test_agent(lambda ctx: "same", calls=9, same=True))
+    run = stage.carry_on(run, lambda row: row.blocked_on == ["operator"])
+    assert (run.status, run.lease_owner) == ("running", None)
+    assert len(told(run, "tool.completed")) == 3
+
+
+def test_the_step_limit_is_an_explained_end(stage, test_agent):
+    run = stage.carry_on(stage.start("x", test_agent(lambda ctx: 1, calls=9, limits=Limits(steps=4))))
+    assert (run.status, run.error_code, run.steps_taken) == ("failed", "step_limit", 4)
+    assert types(run)[-1] == "run.failed"
+
+
+def test_an_action_that_the_tool_does_not_declare_is_refused(stage, test_agent):
+    def work(ctx):
+        ctx.operation("note.add", target=f"notes:{stage.tenant.slug}", params={"text": "x"}, reference="1")
+
+    run = stage.carry_on(stage.start("x", test_agent(work, reads=True)))
+    assert told(run, "tool.failed")[0]["code"] == "undeclared_action"
+    assert not run.operations.exists()
+
+
+def test_a_replay_that_asks_for_something_else_is_refused_and_only_the_first_is_sent(
+    stage, test_agent, monkeypatch
+):
+    """INHERIT: a successor continues the committed operation and never derives another one in its place."""
+    texts, checkpoint = iter(["first", "second"]), RunLedger.checkpoint
+    lost = []
+
+    def work(ctx):
+        text = next(texts)
+        ctx.operation(
+            "order.cancel",
+            target=f"order:{orders[text]['id']}",
+            params={"order": orders[text]["id"]},
+            reference=text,
+        )
+
+    async def losing(self, run, steps=(), events=(), ending=None):
+        if steps and steps[0].key == "turn-1/call-0" and not lost:
+            lost.append(1)
+            raise asyncio.CancelledError
+        await checkpoint(self, run, steps, events, ending)
+
+    orders = {"first": stage.order(), "second": stage.order()}
+    from tests import factories
+
+    factories.policy(stage.tenant, "order.cancel", factories.ALWAYS)
+    monkeypatch.setattr(RunLedger, "checkpoint", losing)
+    run = stage.carry_on(stage.start("x", test_agent(work, proposes="order.cancel")))
+    assert lost
+    assert (run.status, run.error_code) == ("failed", "journal_mismatch")
+    assert len(stage.cancellations(orders["first"])) == 1
+    assert stage.cancellations(orders["second"]) == []
+
+
+def test_a_model_that_fails_for_a_moment_is_asked_again_and_the_turn_counts_once(stage, monkeypatch):
+    from agentops import llm
+
+    turn, tries = llm.turn, []
+
+    async def flaky(*args, **more):
+        tries.append(1)
+        if len(tries) <= 2:
+            raise llm.ModelRetryable("Busy.", code="busy", retry_after_seconds=0.01)
+        return await turn(*args, **more)
+
+    monkeypatch.setattr(agent_loop.llm, "turn", flaky)
+    run = stage.carry_on(stage.start("Where is my order?"))
+    assert run.status == "completed"
+    assert [data["attempt"] for data in told(run, "assistant.message")] == [3]
+    assert Step.objects.filter(run_id=run.pk, kind="model").count() == 1
+
+
+def test_a_model_that_fails_for_good_ends_the_run_with_the_reason(stage, monkeypatch):
+    from agentops import llm
+
+    async def broken(*args, **more):
+        raise llm.ModelTerminal("No such model.", code="not_found")
+
+    monkeypatch.setattr(agent_loop.llm, "turn", broken)
+    run = stage.carry_on(stage.start("Where is my order?"))
+    assert (run.status, run.error_code, run.error_detail) == ("failed", "model_not_found", "No such model.")
