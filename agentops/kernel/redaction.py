@@ -1,6 +1,7 @@
 """Masks: applied before anything reaches an event, a log, a span or a page."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 MASK = "•••"
@@ -8,20 +9,27 @@ MASK = "•••"
 _SECRET_NAMES = re.compile(
     r"(?i)(secret|token|password|passwd|authorization|api[_-]?key|credential|cookie|cvc|cvv)"
 )
-_PATTERNS = (
+type _Replacement = str | Callable[[re.Match[str]], str]
+
+
+def _last_four(found: re.Match[str]) -> str:
+    return f"{MASK} {re.sub(r'\D', '', found.group())[-4:]}"
+
+
+_PATTERNS: tuple[tuple[re.Pattern[str], _Replacement], ...] = (
     (re.compile(r"\b(?:sk|pk|rk|whsec|agops)_[A-Za-z0-9_\-]{8,}"), MASK),
     (re.compile(r"\bBearer\s+[A-Za-z0-9._\-~+/]{8,}=*", re.IGNORECASE), f"Bearer {MASK}"),
     (re.compile(r"\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]+"), MASK),
     (re.compile(r"\b([A-Za-z0-9])[A-Za-z0-9._%+\-]*@([A-Za-z0-9.\-]+\.[A-Za-z]{2,})"), rf"\1{MASK}@\2"),
     (re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b"), MASK),
+    # After the account numbers, whose digits read like a card's.
+    (re.compile(r"(?<![\d.])(?:\d[ -]?){13,19}(?!\d)"), _last_four),
     (re.compile(r"(?<![\dA-Za-z.-])\+?\d[\d ()/-]{9,}\d(?![\dA-Za-z])"), MASK),
 )
-_CARD = re.compile(r"(?<![\d.])(?:\d[ -]?){13,19}(?!\d)")
 
 
 def mask_text(text: str) -> str:
     """`text` with e-mail addresses, card, account and phone numbers and anything like a credential masked."""
-    text = _CARD.sub(lambda found: f"{MASK} {re.sub(r'\D', '', found.group())[-4:]}", text)
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
     return text
