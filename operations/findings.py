@@ -310,8 +310,10 @@ def _absent(locked: Locked) -> None:
         escalate(locked, said, "contradiction")
     elif not _abilities(operation).honours_idempotency_keys:
         escalate(locked, said, "absent_without_keys")
-    elif said.verdict == Verdict.SPENT or not _key_lives(operation, at):
+    elif said.verdict == Verdict.SPENT:
         _next_generation(locked)
+    elif not _key_lives(operation, at):  # nothing would catch a second effect any more
+        escalate(locked, said, "absent_key_expired")
     else:  # absence is no proof, but our key is: `may_be_sent_again`
         Operation.objects.filter(pk=operation.pk).update(next_attempt_at=at)
 

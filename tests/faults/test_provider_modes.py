@@ -317,16 +317,15 @@ def test_a_twin_that_is_still_in_flight_is_waited_for(stage, order):
     assert len(stage.refunds(order)) == 1
 
 
-def test_a_key_that_has_died_is_never_used_again(stage, order):
+def test_once_the_key_has_died_absence_is_a_persons_to_judge_and_nothing_is_sent(stage, order):
     stage.provider.fault("drop_before_commit", times=1, door="payments")
     run = stage.carry_on(stage.ask_refund(order), has(S.UNKNOWN))
     stage.rest()
     stage.move_clock(24 * 3600)
     made = carry_on(operation(run).id, AUTHORITY, worker="test")
-    assert (made.status, made.generation) == (S.SUCCEEDED, 1)
-    first, second = Attempt.objects.filter(operation=made).order_by("number")
-    assert first.idempotency_key != second.idempotency_key
-    assert len(stage.refunds(order)) == 1
+    assert (made.status, made.error_code) == (S.ESCALATED, "absent_key_expired")
+    assert Attempt.objects.filter(operation=made).count() == 1
+    assert stage.refunds(order) == []
 
 
 def test_a_stored_error_that_is_replayed_ends_that_generation_only_when_nothing_was_done(stage, order):
