@@ -1,12 +1,12 @@
 """The one function that moves an operation: compare-and-swap, event, audit entry, and what the run must know of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
 from typing import Any
 from uuid import UUID
 
 from django.db import OperationalError, transaction
-from django.db.models import F
+from django.db.models import F, Model, QuerySet
 
 from agentops.audit.entries import SYSTEM, Actor, record
 from agentops.kernel.problems import NotFound
@@ -35,24 +35,43 @@ class Locked:
         return self.runs[self.operation.run_id]
 
 
-def lock(operation_id: UUID, *, tenant_id: int | None = None) -> Locked:
+def lock(operation_id: UUID) -> Locked:
     """Lock an operation for a move. Raises NotFound; LostRace where a run joined meanwhile (begin again)."""
-    scope = {} if tenant_id is None else {"tenant_id": tenant_id}
-    found = Operation.objects.filter(pk=operation_id, **scope).only("id", "run_id", "target_id").first()
-    if found is None:
+    found = lock_all([operation_id])
+    if not found:
         raise NotFound("There is no such operation.")
-    interested = _interested(operation_id) | {found.run_id}
-    runs = AgentRun.objects.select_for_update(no_key=True).filter(pk__in=interested).order_by("id")
-    locked = {run.id: run for run in runs}
-    Target.objects.select_for_update(no_key=True).get(pk=found.target_id)
-    operation = Operation.objects.select_for_update(no_key=True).get(pk=operation_id)
-    if not _interested(operation_id) <= set(locked):
-        raise LostRace(f"another run joined {operation} meanwhile")
-    return Locked(operation, locked)
+    return found[0]
 
 
-def _interested(operation_id: UUID) -> set[UUID]:
-    return set(Interest.objects.filter(operation_id=operation_id).values_list("run_id", flat=True))
+def lock_all(operation_ids: Collection[UUID]) -> list[Locked]:
+    """The same for several at once, in the order of their ids; each lock is taken in the one order of all of them."""
+    found = Operation.objects.filter(pk__in=operation_ids).values_list("run_id", "target_id")
+    owners, targets = {run_id for run_id, _ in found}, {target_id for _, target_id in found}
+    wanted = owners.union(*_interested(operation_ids).values())
+    runs = {run.id: run for run in _locked(AgentRun, wanted)}
+    _locked(Target, targets)
+    operations = _locked(Operation, operation_ids)
+    interested = _interested(operation_ids)
+    if not set().union(*interested.values()) <= set(runs):
+        raise LostRace("another run joined an operation meanwhile")
+    return [
+        Locked(each, {run_id: runs[run_id] for run_id in sorted(interested[each.id] | {each.run_id})})
+        for each in operations
+    ]
+
+
+def _locked[Row: Model](model: type[Row], ids: Collection[UUID]) -> list[Row]:
+    rows: QuerySet[Row] = model._default_manager.select_for_update(no_key=True).filter(pk__in=ids)
+    return list(rows.order_by("pk"))
+
+
+def _interested(operation_ids: Collection[UUID]) -> dict[UUID, set[UUID]]:
+    """The runs that wait for each of these operations."""
+    found: dict[UUID, set[UUID]] = {operation_id: set() for operation_id in operation_ids}
+    rows = Interest.objects.filter(operation_id__in=operation_ids).values_list("operation_id", "run_id")
+    for operation_id, run_id in rows:
+        found[operation_id].add(run_id)
+    return found
 
 
 def move(

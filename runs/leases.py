@@ -4,6 +4,8 @@ They are plain SQL so that the driver's asynchronous pool and a test's connectio
 taken only from `UPDATE … RETURNING`. Time is read after the row is locked.
 """
 
+from typing import Any
+
 from .events import INSERT_FROM_RUN
 
 # Tenants with runs that may be claimed, the least recently served first: a loose scan of the index `run_ready`.
@@ -162,3 +164,8 @@ WAITING = """
 SELECT EXISTS (SELECT 1 FROM runs_agentrun WHERE pool = %(pool)s AND ready_at <= (SELECT agentops_now())
   AND (lease_owner IS NULL OR lease_expires_at <= (SELECT agentops_now())) AND paused_at IS NULL)
 """
+
+
+def taken_away(epoch: int) -> dict[str, Any]:
+    """The columns of a run of that epoch that nobody may advance any more: whoever holds it has lost it."""
+    return {"lease_owner": None, "lease_expires_at": None, "lease_epoch": epoch + 1, "ready_at": None}

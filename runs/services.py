@@ -19,7 +19,7 @@ from agentops.sdk.agents import Agent
 from agentops.tenancy import vault
 from agentops.tenancy.principals import Principal
 
-from . import wakeups
+from . import leases, wakeups
 from .events import Event, append
 from .models import AgentRelease, AgentRun, Conversation, InboxMessage
 from .states import TERMINAL, BlockedOn, RunStatus
@@ -195,10 +195,7 @@ def begin_ending(run: AgentRun, ending: str, *, code: str, actor: Actor, reason:
         "ending_reason": mask_text(reason)[:500],
         "error_code": code,
         "error_detail": mask_text(reason)[:500] if ending == "failed" else "",
-        "lease_owner": None,
-        "lease_expires_at": None,
-        "lease_epoch": run.lease_epoch + 1,
-        "ready_at": None,
+        **leases.taken_away(run.lease_epoch),
         "deadline_at": None,
         "paused_at": None,
         "blocked_on": ["operation"] if run.open_effects else [],

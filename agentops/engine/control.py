@@ -11,8 +11,7 @@ from agentops.kernel.clock import Now
 from agentops.kernel.problems import Conflict
 from approvals.services import withdraw
 from operations.models import Interest, Operation
-from operations.moves import lock as lock_operation
-from operations.moves import move, retried
+from operations.moves import lock_all, move, retried
 from operations.states import FINAL, UNSENT, OperationStatus
 from runs import services as runs
 from runs.models import AgentRun
@@ -100,9 +99,10 @@ def _end(
     if owner is not None and (run.lease_owner != owner or run.lease_epoch != epoch):
         return run, False
     run = runs.begin_ending(run, ending, code=code, actor=actor, reason=reason)
-    unsent = Operation.objects.filter(run_id=run_id, status__in=UNSENT).order_by("id")
-    for operation_id in list(unsent.values_list("id", flat=True)):
-        locked = lock_operation(operation_id)
+    unsent = Operation.objects.filter(run_id=run_id, status__in=UNSENT).values_list("id", flat=True)
+    for locked in lock_all(unsent):
+        if locked.operation.status not in UNSENT:
+            continue
         withdraw(locked, actor)
         move(
             locked, OperationStatus.CANCELLED, reason=f"run_{ending}", actor=actor, error_code=f"run_{ending}"

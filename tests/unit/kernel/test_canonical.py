@@ -17,7 +17,7 @@ plain = st.recursive(
     | st.integers(-(2**60), 2**60)
     | st.text(st.characters(codec="utf-8", exclude_characters="\x00")),
     lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text("abcé", max_size=4), inner, max_size=4)
+        st.lists(inner, max_size=4) | st.dictionaries(st.text("abcd", max_size=4), inner, max_size=4)
     ),
     max_leaves=12,
 )
@@ -91,11 +91,7 @@ def test_digests_of_different_things_are_apart_and_name_their_version():
 
 @given(plain)
 def test_the_canonical_form_of_a_canonical_form_is_itself(value):
-    try:
-        once = canonical.canonical(value)
-    except NotCanonical as fault:
-        assert "two keys become" in str(fault)
-        return
+    once = canonical.canonical(value)
     assert canonical.canonical(once) == once
     assert serialise(once) == serialise(value)
 
