@@ -2,7 +2,6 @@
 
 import re
 import threading
-from collections.abc import Iterator
 
 import pytest
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -28,7 +27,7 @@ LOCKS = re.compile(r'UPDATE (?:ONLY )?"?(\w+)"?.* SET | FROM "(\w+)".* FOR NO KE
 
 
 @pytest.fixture
-def taken(monkeypatch) -> Iterator[set[tuple[str, ...]]]:
+def taken(monkeypatch) -> set[tuple[str, ...]]:
     """The tables in the order in which each transaction of this process first locked a row of them."""
     found: set[tuple[str, ...]] = set()
     held = threading.local()
@@ -54,7 +53,7 @@ def taken(monkeypatch) -> Iterator[set[tuple[str, ...]]]:
     monkeypatch.setattr(CursorWrapper, "execute", executed)
     monkeypatch.setattr(BaseDatabaseWrapper, "_commit", ending(BaseDatabaseWrapper._commit))
     monkeypatch.setattr(BaseDatabaseWrapper, "_rollback", ending(BaseDatabaseWrapper._rollback))
-    yield found
+    return found
 
 
 def play(stage) -> None:
@@ -63,7 +62,7 @@ def play(stage) -> None:
     stage.carry_on(stage.ask_refund(stage.order(SMALL)))
     shared = stage.order(LARGE)
     runs = [stage.ask_refund(shared), stage.ask_refund(shared)]
-    approval = [stage.until_asked(run) for run in runs][0]
+    approval, _ = (stage.until_asked(run) for run in runs)
     stage.decide(approval, person)
     for run in runs:
         stage.carry_on(run)

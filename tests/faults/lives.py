@@ -161,6 +161,19 @@ def warm_up(order: dict[str, Any]) -> dict[str, Any]:
     return {"code": 0}
 
 
+def employ() -> dict[str, Any]:
+    """A whole Celery worker, which lives until somebody kills it."""
+    child = os.fork()
+    if child == 0:
+        from agentops.celery import app
+
+        os.dup2(2, 1)  # what it prints is no answer of ours
+        options = ["-P", "threads", "-c", "2", "--without-gossip", "--without-mingle", "-l", "warning"]
+        app.worker_main(["worker", *options])
+        os._exit(0)
+    return {"pid": child}
+
+
 def main() -> None:
     django.setup()
     from agentops import llm
@@ -169,7 +182,13 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         order = json.loads(line)
-        said = warm_up(order) if order["die_at"] == "never" else live(order)
+        match order:
+            case {"celery": True}:
+                said = employ()
+            case {"die_at": "never"}:
+                said = warm_up(order)
+            case _:
+                said = live(order)
         print(json.dumps(said), flush=True)
 
 

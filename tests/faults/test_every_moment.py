@@ -1,68 +1,28 @@
 """The worker dies at every moment of the story, once each; another carries on, and the books show one effect."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from agentops.audit.models import AuditEntry
 from approvals.models import Approval
 from operations.models import Operation
 from runs.models import AgentRun, RunEvent, Step
 from tests.faults.lives import DIED
+from tests.faults.worker import Lives, lives
 from tests.stage import LARGE, SMALL, Stage, story
 
 LEASE_SECONDS = 31
 
 
-@dataclass
-class Lives:
-    """Forked lives of one warm worker."""
-
-    process: subprocess.Popen[str]
-
-    def live(
-        self, until: str, mail: Path, runs: Sequence[AgentRun], die_at: int | str | None = None
-    ) -> dict[str, Any]:
-        assert self.process.stdin
-        assert self.process.stdout
-        order = {"runs": [str(run.id) for run in runs], "until": until, "die_at": die_at, "mail": str(mail)}
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-
 @pytest.fixture(scope="module")
 def worker(provider_process, django_db_setup, tmp_path_factory) -> Iterator[Lives]:
-    wanted = connection.settings_dict
-    where = f"{wanted['USER']}:{wanted['PASSWORD']}@{wanted['HOST']}:{wanted['PORT']}/{wanted['NAME']}"
-    env = os.environ | {
-        "DJANGO_SETTINGS_MODULE": "agentops.settings",
-        "DATABASE_URL": f"postgresql://{where}",
-        "AGENTOPS_DEMO": "1",
-        "AGENTOPS_SHOP_URL": provider_process.shop_url,
-        "AGENTOPS_HOLD_SECONDS": "0",
-        "REDIS_URL": "redis://127.0.0.1:1/0",  # nobody is there: every hint is lost
-        "AGENTOPS_LOG_JSON": "0",
-    }
+    """Nobody is there who would take a hint: every one is lost."""
     log = tmp_path_factory.mktemp("lives") / "log"
-    with log.open("w") as lines:
-        command = [sys.executable, "-m", "tests.faults.lives"]
-        with subprocess.Popen(
-            command, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=lines
-        ) as process:
-            assert process.stdout
-            assert process.stdout.readline() == "ready\n", log.read_text()
-            yield Lives(process)
-            assert process.stdin
-            process.stdin.close()
+    with lives(provider_process, log, REDIS_URL="redis://127.0.0.1:1/0") as started:
+        yield started
 
 
 @dataclass
