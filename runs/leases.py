@@ -135,22 +135,31 @@ UPDATE runs_agentrun SET inbox_taken = inbox_seq
 WHERE id = %(run_id)s AND lease_owner = %(owner)s AND lease_epoch = %(epoch)s RETURNING inbox_taken
 """
 
-# One statement for all runs of a process: only leases below half of their time are written.
+# One statement for all runs of a process: only leases below half of their time are written. Whoever holds one of the rows
+# may want another of them next, so none is waited for: it is renewed at the next look.
 RENEW = """
-UPDATE runs_agentrun SET
+WITH mine AS (
+  SELECT id FROM runs_agentrun WHERE lease_owner = %(owner)s AND id = ANY(%(run_ids)s)
+    AND lease_expires_at < agentops_now() + make_interval(secs => %(lease_seconds)s / 2.0)
+  FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE runs_agentrun run SET
   lease_expires_at = agentops_now() + make_interval(secs => %(lease_seconds)s),
   ready_at = agentops_now() + make_interval(secs => %(lease_seconds)s)
-WHERE lease_owner = %(owner)s AND id = ANY(%(run_ids)s)
-  AND lease_expires_at < agentops_now() + make_interval(secs => %(lease_seconds)s / 2.0)
+FROM mine WHERE run.id = mine.id
 """
 
 # Which of a process's runs are no longer its own: cancelled, ended, or taken by another.
 STILL_MINE = "SELECT id, lease_epoch FROM runs_agentrun WHERE lease_owner = %(owner)s"
 
 HAND_BACK = """
+WITH mine AS (
+  SELECT run.id FROM runs_agentrun run JOIN unnest(%(run_ids)s::uuid[], %(epochs)s::int[]) AS held(id, epoch)
+    ON run.id = held.id AND run.lease_owner = %(owner)s AND run.lease_epoch = held.epoch
+  ORDER BY run.id FOR NO KEY UPDATE OF run
+)
 UPDATE runs_agentrun run SET lease_owner = NULL, lease_expires_at = NULL, ready_at = agentops_now()
-FROM unnest(%(run_ids)s::uuid[], %(epochs)s::int[]) AS held(id, epoch)
-WHERE run.id = held.id AND run.lease_owner = %(owner)s AND run.lease_epoch = held.epoch RETURNING run.id
+FROM mine WHERE run.id = mine.id RETURNING run.id
 """
 
 # After a supervisor has reaped a process: its leases end now. No checkpoint since the claim still counts as a crash.

@@ -165,8 +165,11 @@ def employ() -> dict[str, Any]:
     """A whole Celery worker, which lives until somebody kills it."""
     child = os.fork()
     if child == 0:
+        from django.conf import settings
+
         from agentops.celery import app
 
+        settings.AGENTOPS_WORKER_TOKEN = f"worker-{os.getpid()}"
         os.dup2(2, 1)  # what it prints is no answer of ours
         options = ["-P", "threads", "-c", "2", "--without-gossip", "--without-mingle", "-l", "warning"]
         app.worker_main(["worker", *options])
