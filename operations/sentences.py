@@ -141,6 +141,21 @@ _SOURCES: _Words = {
         Source.SWEEP: "每日核对",
     },
 }
+# Where source and verdict side by side would not read as a sentence.
+_WHOLE: Mapping[str, Mapping[tuple[str, str], str]] = {
+    "en": {
+        (Source.ANSWER, Verdict.UNKNOWN): "No answer came that says anything",
+        (Source.ANSWER, Verdict.NOT_SENT): "Surely not done; it may be tried again",
+        (Source.ANSWER, Verdict.BLOCKED): "Our credential or account was refused; nothing was done",
+        (Source.LOOK_UP, Verdict.UNREACHABLE): "The provider could not be asked",
+    },
+    "zh": {
+        (Source.ANSWER, Verdict.UNKNOWN): "没有收到可用的答复",
+        (Source.ANSWER, Verdict.NOT_SENT): "确定没有生效,可以重试",
+        (Source.ANSWER, Verdict.BLOCKED): "我们的凭据或账户被拒绝,没有生效",
+        (Source.LOOK_UP, Verdict.UNREACHABLE): "无法向服务方查询",
+    },
+}
 _VERDICTS: _Words = {
     "en": {
         Verdict.APPLIED: "it happened",
@@ -261,7 +276,8 @@ def finding_sentence(finding: Mapping[str, Any], language: str = "en") -> str:
     `finding` is one of `operations.queries.findings`.
     """
     spoken_in = spoken(language)
+    reference = f" ({finding['provider_ref']})" if finding.get("provider_ref") else ""
+    whole = _WHOLE[spoken_in].get((finding["source"], finding["verdict"]))
     source = _SOURCES[spoken_in].get(finding["source"], finding["source"])
     verdict = _VERDICTS[spoken_in].get(finding["verdict"], finding["verdict"])
-    reference = f" ({finding['provider_ref']})" if finding.get("provider_ref") else ""
-    return f"{source}: {verdict}{reference}."
+    return f"{whole or f'{source}: {verdict}'}{reference}."

@@ -1,7 +1,7 @@
 """The approvals inbox: what waits, the most pressing first, and whether this reader may decide it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -74,6 +74,7 @@ class Row:
     reason: str
     risk_label: str
     may: bool
+    note: str = ""
     ending: str = ""
 
 
@@ -130,7 +131,7 @@ def _figures(access: Access) -> dict[str, Any]:
     )
 
 
-def row_of(approval: Approval, *, may: bool) -> Row:
+def row_of(approval: Approval, access: Access, *, may: bool) -> Row:
     vault.opened(approval.data_key_id, approval.data_key)  # came with the row: no look-up for each one
     sheet = queries.proposal(approval)
     reasons = [sentences.reason_sentence(reason) for reason in sheet["reasons"]]
@@ -141,6 +142,8 @@ def row_of(approval: Approval, *, may: bool) -> Row:
         reason=(warnings or reasons or [""])[0],
         risk_label=sentences.risk_label(approval.risk),
         may=may,
+        # Whoever decides nothing anywhere need not be told so on every line.
+        note="" if may or not access.anywhere("decide_approvals") else "not yours to approve",
     )
 
 
@@ -157,9 +160,9 @@ def _decided_today(access: Access) -> list[Row]:
     )
     rows = []
     for decision in decisions:
-        row = row_of(decision.approval, may=False)
+        row = row_of(decision.approval, access, may=False)
         word = "You approved" if decision.verdict == "approve" else "You rejected"
-        rows.append(Row(row.approval, row.title, queries.reason(decision), row.risk_label, False, word))
+        rows.append(replace(row, reason=queries.reason(decision), note="", ending=word))
     return rows
 
 
@@ -174,7 +177,7 @@ def inbox(request: HttpRequest) -> HttpResponse:
         rows = _decided_today(access)
     else:
         approvals = _filtered(queue(access), query).select_related("tenant", "data_key")[: PAGE + 1]
-        rows = [row_of(approval, may=approval.may) for approval in approvals]
+        rows = [row_of(approval, access, may=approval.may) for approval in approvals]
     context = {
         **admin.site.each_context(request),
         "title": "Approvals",

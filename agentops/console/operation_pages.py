@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 from agentops.kernel.clock import Now
 from agentops.kernel.ids import parse
 from agentops.tenancy import vault
-from approvals.models import Approval, Decision
+from approvals.models import Approval, Decision, PolicyDecision
 from approvals.sentences import ending_sentence
 from operations import queries
 from operations.models import Attempt, Operation
@@ -97,11 +97,12 @@ def operation_page(request: HttpRequest, operation_id: str) -> HttpResponse:
 
 def _find(access: Access, public_id: str) -> Any:
     """The operation with run, tenant, connection, key and the database's clock."""
+    decided_by_rule = PolicyDecision.objects.filter(pk=OuterRef("authority_id"))
     operation = (
         _visible(access)
         .filter(pk=key_in("op", public_id))
         .select_related("tenant", "run", "connection", "data_key", "previous")
-        .annotate(clock=Now())
+        .annotate(clock=Now(), rule=Subquery(decided_by_rule.values("rule")[:1]))
         .first()
     )
     if operation is None:
@@ -176,11 +177,11 @@ def _took(start: datetime, end: datetime) -> str:
     return took(int((end - start).total_seconds() * 1000))
 
 
-def _authority(operation: Operation) -> str:
+def _authority(operation: Any) -> str:
     """What allowed it."""
     match operation.authority_kind:
         case "policy":
-            return "A rule of the tenant's policy"
+            return f"A rule of the tenant's policy: {operation.rule}"
         case "approval":
             return "A person's approval"
     return "Nothing yet"

@@ -29,7 +29,7 @@ def overview(request: HttpRequest, extra_context: dict[str, Any] | None = None) 
         **admin.site.each_context(request),
         "title": "Overview",
         "may_see_approvals": access.anywhere("view_approvals"),
-        "rows": [row_of(approval, may=approval.may) for approval in approvals],
+        "rows": [row_of(approval, access, may=approval.may) for approval in approvals],
         "runs": _runs(access) if access.anywhere("view_runs") else None,
         "unclear": _unclear(access) if access.anywhere("view_operations") else None,
         **(extra_context or {}),

@@ -99,7 +99,9 @@ def _put(group: Group, state: str, word: str) -> None:
 def _close(group: Group, at: int, state: str, word: str) -> None:
     _put(group, state, word)
     group["end"] = at
-    _end_try(group, at, state)
+    # A try whose outcome was unknown keeps that look: its bar says for how long nobody knew.
+    was_unknown = bool(group["tries"]) and group["tries"][-1][2] == "unknown"
+    _end_try(group, at, "unknown" if was_unknown else state)
 
 
 def _begin_try(group: Group, at: int) -> None:
@@ -232,7 +234,9 @@ def _assistant(state: State, what: str, at: int, data: Frame) -> None:
 
 
 def dollars(microusd: int) -> str:
-    """`$0.0313`: to the hundredth of a cent, rounded down."""
+    """`$0.50`, or to the hundredth of a cent where there is less than a cent: `$0.0313`. Rounded down."""
+    if microusd % 10_000 == 0:
+        return f"${microusd // 1_000_000}.{microusd // 10_000 % 100:02}"
     return f"${microusd // 1_000_000}.{microusd // 100 % 10_000:04}"
 
 
@@ -389,7 +393,8 @@ def _operation_moved(state: State, group: Group, what: str, at: int, reason: str
         _policy(state, group["key"], at, "deny", "refused", reason)
     if what == "unknown":
         state["counts"]["failures"] += 1
-        _end_try(group, at, "unknown")
+        if group["tries"]:
+            group["tries"][-1][1:] = [0, "unknown"]
     if look in _CLOSED:
         _close(group, at, look, WORDS["word"][word])
     else:

@@ -62,7 +62,7 @@ class Axis:
         for group in state["groups"].values():
             waits = group["lane"] in ("approval", "wait")
             for start, end, look in spans(group, now):
-                is_work = look not in ("queue", "waiting") and not waits
+                is_work = look not in ("queue", "waiting", "unknown") and not waits
                 mark(start, int(is_work), int(waits))
                 mark(end, -int(is_work), -int(waits))
         moments = sorted(changes)

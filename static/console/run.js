@@ -256,6 +256,14 @@ document.querySelector("[data-scale]").addEventListener("click", (event) => {
     draw();
 });
 
+document.addEventListener("keydown", (event) => {
+    const open = event.key === "Escape" && list.querySelector("details[open]");
+    if (open) {
+        open.open = false;
+        open.querySelector("summary").focus();
+    }
+});
+
 if (!timeline.state.finished) {
     connect();
     setInterval(() => {

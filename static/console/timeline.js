@@ -42,6 +42,7 @@ export function money(amountMinor, currency) {
 }
 
 export function dollars(microusd) {
+    if (microusd % 10_000 === 0) return `$${div(microusd, 1_000_000)}.${two(div(microusd, 10_000) % 100)}`;
     return `$${div(microusd, 1_000_000)}.${String(div(microusd, 100) % 10_000).padStart(4, "0")}`;
 }
 
@@ -298,7 +299,7 @@ export class Timeline {
         }
         if (what === "unknown") {
             this.state.counts.failures += 1;
-            endTry(group, at, "unknown");
+            if (group.tries.length) group.tries.at(-1).splice(1, 2, 0, "unknown");
         }
         if (["ok", "failed", "ended"].includes(look)) {
             close(group, at, look, this.words.word[word]);
@@ -429,7 +430,8 @@ function put(group, state, word) {
 function close(group, at, state, word) {
     put(group, state, word);
     group.end = at;
-    endTry(group, at, state);
+    // A try whose outcome was unknown keeps that look: its bar says for how long nobody knew.
+    endTry(group, at, group.tries.at(-1)?.[2] === "unknown" ? "unknown" : state);
 }
 
 function beginTry(group, at) {
@@ -492,7 +494,7 @@ class Axis {
         for (const group of Object.values(state.groups)) {
             const waits = Number(["approval", "wait"].includes(group.lane));
             for (const [start, end, look] of spans(group, now)) {
-                const work = Number(!["queue", "waiting"].includes(look) && !waits);
+                const work = Number(!["queue", "waiting", "unknown"].includes(look) && !waits);
                 mark(start, work, waits);
                 mark(end, -work, -waits);
             }

@@ -51,7 +51,9 @@ def test_a_group_owns_its_present_state() -> None:
     assert groups["turn-1/call-0"]["state"] == "ok"
     assert [look for _, _, look in groups["turn-1/call-0"]["tries"]] == ["failed", "ok"]
     assert groups["op_1"]["state"] == "ok"
-    assert groups["op_1"]["tries"][0][2] == "unknown"
+    start, end, look = groups["op_1"]["tries"][0]
+    assert (look, end) == ("unknown", groups["op_1"]["end"])
+    assert end - start == 23_500  # from the sending until somebody knew
 
 
 def test_unknown_has_its_own_look_and_its_own_sentence() -> None:
@@ -132,7 +134,7 @@ def test_time_that_people_took_is_counted_apart() -> None:
     figures = dict(timeline_view.figures(state, end_of(state), 500_000))
     assert figures["Waited for people"] == "4 min 54 s"
     assert figures["Failed attempts"] == "1"
-    assert figures["Cost"] == "$0.0043 of $0.5000"
+    assert figures["Cost"] == "$0.0043 of $0.50"
 
 
 @pytest.mark.parametrize(
