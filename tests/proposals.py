@@ -10,6 +10,7 @@ from agentops.tenancy.models import Tenant
 from approvals import services
 from approvals.models import Approval
 from approvals.policy import evaluate
+from operations import moves
 from operations.connectors.base import Fact, Facts, Field, Guard
 from operations.models import Operation
 from operations.services import Intended, intend, propose
@@ -54,21 +55,39 @@ def refund(
         },
         reference=f"{order}-1",
     )
-    facts = Facts(
+    facts = _facts(order, amount_minor, captured, refund_to)
+    return _submitted(run, intended, facts)
+
+
+def _facts(order: str, amount_minor: int, refundable_minor: int, refund_to: str = "visa 4242") -> Facts:
+    charge = f"ch_{order.replace('-', '')}"
+    return Facts(
         facts=(
             Fact("order_charge", charge, "shop", Guard("==", charge)),
             Fact("order_status", "delivered", "shop"),
-            Fact("captured_minor", captured, "payments"),
-            Fact("refundable_minor", captured, "payments", Guard(">=", amount_minor)),
+            Fact("refundable_minor", refundable_minor, "payments", Guard(">=", amount_minor)),
         ),
         fields=(
             Field("refunded", 0, amount_minor, "money"),
             Field("refund_to", None, refund_to),
             Field("order_status", "delivered", "delivered", "code"),
         ),
-        capacity_minor=captured,
+        capacity_minor=refundable_minor,
     )
-    return _submitted(run, intended, facts)
+
+
+def ask_again(approval: Approval, *, refundable_minor: int) -> None:
+    """What dispatch does when it looks anew before sending and less of the charge is left than the yes rests on."""
+    operation = Operation.objects.get(pk=approval.operation_id)
+    assert operation.amount_minor is not None
+    facts = _facts(operation.target_name, operation.amount_minor, refundable_minor)
+    standing = services.AUTHORITY.recheck(operation, facts)
+    assert standing.to is not None
+    assert standing.ask_again is not None
+    with transaction.atomic():
+        locked = moves.lock(operation.id)
+        moves.move(locked, standing.to, reason=standing.code)
+        standing.ask_again(locked)
 
 
 def cancellation(run: AgentRun, *, order: str = "A-1002") -> Operation:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.db.models import (
@@ -11,6 +12,7 @@ from django.db.models import (
     Case,
     Count,
     DateTimeField,
+    Exists,
     ExpressionWrapper,
     F,
     IntegerField,
@@ -26,11 +28,13 @@ from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
 from agentops.kernel.clock import Now, now
+from agentops.kernel.ids import parse
 from agentops.tenancy import vault
 from agentops.tenancy.models import User
 from approvals import queries, sentences
 from approvals.models import Approval, Decision, ReviewLimit
 from approvals.states import Risk
+from operations.connectors.registry import ACTIONS
 
 from .access import Access, access_of
 from .shell import waiting
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     class _Rights(TypedDict):
         limit_minor: int | None
         may: bool
+        was_asked: bool
         clock: datetime
 
     RankedApproval = WithAnnotations[Approval, _Rights]
@@ -49,6 +54,7 @@ else:
 
 PAGE = 100
 SOON_MINUTES = 15
+KEPT = ("q", "action", "tenant")  # what stays when another tab is chosen
 FILTERS = {
     "all": "All waiting",
     "high": "High risk",
@@ -90,14 +96,18 @@ def limit_minor_of(user: User) -> Subquery:
 
 
 def with_rights(approvals: QuerySet[Approval], access: Access) -> QuerySet[RankedApproval]:
-    """The rows with `limit_minor` (None: no limit is set), `may` (this reader could approve it) and the clock."""
+    """The rows with `limit_minor` (None: no limit is set), `may` (this reader could approve it), the clock, and
+    `was_asked`: people have been asked about the same operation before."""
     entitled = (
         Q(tenant_id__in=access.within("decide_approvals"))
         & (Q(amount_minor__isnull=True) | Q(limit_minor__gte=F("amount_minor")))
         & ~Q(requesters__contains=[f"user:{access.user.pk}"])
     )
     may = Case(When(entitled, then=Value(True)), default=Value(False), output_field=BooleanField())
-    return approvals.annotate(limit_minor=limit_minor_of(access.user), clock=Now()).annotate(may=may)
+    earlier = Approval.objects.filter(operation_id=OuterRef("operation_id"), id__lt=OuterRef("id"))
+    return approvals.annotate(
+        limit_minor=limit_minor_of(access.user), clock=Now(), was_asked=Exists(earlier)
+    ).annotate(may=may)
 
 
 def queue(access: Access) -> QuerySet[RankedApproval]:
@@ -116,6 +126,14 @@ def _filtered(approvals: QuerySet[RankedApproval], query: Mapping[str, str]) -> 
             approvals = approvals.filter(may=True)
     if query.get("action"):
         approvals = approvals.filter(action=query["action"])
+    wanted = query.get("q", "").strip()
+    if wanted:  # whole ids only; what waits is few, so the target's name needs no index of its own
+        approvals = approvals.filter(
+            Q(pk=parse("apr", wanted))
+            | Q(operation_id=parse("op", wanted))
+            | Q(operation__run_id=parse("run", wanted))
+            | Q(operation__target_name=wanted)
+        )
     if query.get("tenant", "").isdecimal():
         approvals = approvals.filter(tenant_id=int(query["tenant"]))
     return approvals
@@ -187,7 +205,9 @@ def inbox(request: HttpRequest) -> HttpResponse:
         "show": show,
         "tabs": [(key, label, figures.get(key)) for key, label in FILTERS.items()],
         "tenants": {key: access.tenants[key] for key in visible} if len(visible) > 1 else {},
-        "tenant": query.get("tenant", ""),
+        "query": query,
+        "actions": sorted(name for name in ACTIONS),
+        "kept": urlencode({name: query[name] for name in KEPT if query.get(name)}),
         "first": next((row.approval for row in rows if row.may), None),
     }
     return TemplateResponse(request, "console/approvals.html", context)

@@ -3,7 +3,11 @@
 import re
 from collections.abc import Mapping
 
+from django.db.models import OuterRef, Subquery, Value
+from django.db.models.functions import Coalesce, Concat, NullIf, Trim
+
 from agentops.tenancy.models import User
+from approvals.models import Decision
 
 _PERSON = re.compile(r"user:\d+")
 
@@ -14,6 +18,14 @@ def names_in(tenant_id: int) -> dict[str, str]:
         "id", "username", "first_name", "last_name"
     )
     return {f"user:{person.pk}": person.get_full_name() or person.username for person in people}
+
+
+def decided_by(**of: OuterRef) -> Subquery:
+    """Who answered a row's approval last, by name; for rows of another table say whose: `approval__operation_id=…`."""
+    name = Trim(Concat("reviewer__first_name", Value(" "), "reviewer__last_name"))
+    answers = Decision.objects.filter(**(of or {"approval_id": OuterRef("pk")})).order_by("-decided_at")
+    named = answers.annotate(name=Coalesce(NullIf(name, Value("")), "reviewer__username"))
+    return Subquery(named.values("name")[:1])
 
 
 def with_names(text: str, names: Mapping[str, str]) -> str:

@@ -4,8 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import OuterRef, Q, QuerySet, Subquery, Value
-from django.db.models.functions import Concat, Trim
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
@@ -13,7 +12,7 @@ from django.views.decorators.http import require_safe
 from agentops.kernel.clock import Now
 from agentops.kernel.ids import parse
 from agentops.tenancy import vault
-from approvals.models import Approval, Decision, PolicyDecision
+from approvals.models import Approval, PolicyDecision
 from approvals.sentences import ending_sentence
 from operations import queries
 from operations.models import Attempt, Operation
@@ -22,6 +21,7 @@ from operations.states import OperationStatus
 
 from .access import Access, access_of, key_in
 from .keyset import newest_first
+from .names import decided_by
 from .timeline_view import took
 
 UNCLEAR = (OperationStatus.UNKNOWN, OperationStatus.ESCALATED)
@@ -113,16 +113,11 @@ def _find(access: Access, public_id: str) -> Any:
 
 def _approvals(operation: Operation) -> list[dict[str, str]]:
     """Every time that people were asked about it, and how that ended."""
-    last = Decision.objects.filter(approval=OuterRef("pk")).order_by("-decided_at")
-    name = Trim(Concat("reviewer__first_name", Value(" "), "reviewer__last_name"))
-    asked: QuerySet[Any] = Approval.objects.filter(operation=operation).annotate(
-        by=Subquery(last.annotate(name=name).values("name")[:1]),
-        by_account=Subquery(last.values("reviewer__username")[:1]),
-    )
+    asked: QuerySet[Any] = Approval.objects.filter(operation=operation).annotate(by=decided_by())
     return [
         {
             "id": approval.public_id,
-            "ending": ending_sentence(approval, by=approval.by or approval.by_account or ""),
+            "ending": ending_sentence(approval, by=approval.by or ""),
         }
         for approval in asked.order_by("requested_at")
     ]

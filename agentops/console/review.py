@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from django.contrib import admin, messages
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import OuterRef, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -27,6 +27,8 @@ from runs.queries import input_text
 
 from .access import Access, access_of, key_in
 from .inbox import RankedApproval, queue, with_rights
+from .moved import moved_since
+from .names import decided_by
 from .sheet import Sheet, sheet_of
 
 QUEUE = 500  # how far "3 of 27" counts
@@ -189,6 +191,7 @@ def _page(
         "limit": _limit_text(approval),
         "able": queries.who_can_approve(approval) if blocked else [],
         "history": _history(approval),
+        "moved": moved_since(approval) if approval.was_asked else None,
         "answer": answer,
         "canned": CANNED,
         "problem": problem,
@@ -257,11 +260,10 @@ def _name(person: User) -> str:
 
 def _history(approval: Approval) -> list[dict[str, Any]]:
     """The last operations on the same target, and who decided them."""
-    decided_by = Decision.objects.filter(approval__operation_id=OuterRef("pk")).order_by("-decided_at")
     others: QuerySet[Any] = (
         Operation.objects.filter(tenant_id=approval.tenant_id, target_id=approval.operation.target_id)
         .exclude(pk=approval.operation_id)
-        .annotate(decided_by=Subquery(decided_by.values("reviewer__username")[:1]))
+        .annotate(by=decided_by(approval__operation_id=OuterRef("pk")))
         .order_by("-created_at")
     )
     return [
@@ -271,7 +273,7 @@ def _history(approval: Approval) -> list[dict[str, Any]]:
             "status": operation.status,
             "label": status_label(operation.status),
             "at": operation.created_at,
-            "by": operation.decided_by,
+            "by": operation.by,
             "detail": operation.error_detail,
         }
         for operation in others[:HISTORY]

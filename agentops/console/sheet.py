@@ -11,6 +11,9 @@ from agentops.tenancy import vault
 from approvals import queries, sentences
 from approvals.models import Approval
 
+from .diff import Piece, word_diff
+
+DIFF_CHARS = 60  # a longer text is shown word by word
 FREE_TEXT = {"note": "What the agent noted", "text": "What would be written", "body": "What would be written"}
 
 
@@ -22,6 +25,7 @@ class Line:
     before: str
     after: str
     is_money: bool
+    diff: Sequence[Piece] = ()  # of a long text, word by word
 
     @property
     def changes(self) -> bool:
@@ -104,11 +108,15 @@ def sheet_of(approval: Approval, customer_wrote: str = "") -> Sheet:
 
 def _line(field: dict[str, Any], currency: str) -> Line:
     kind = field["kind"]
+    before = sentences.field_value(field["before"], kind, currency)
+    after = sentences.field_value(field["after"], kind, currency)
+    is_long = bool(before) and max(len(before), len(after)) > DIFF_CHARS
     return Line(
         label=sentences.field_label(field["name"]),
-        before=sentences.field_value(field["before"], kind, currency),
-        after=sentences.field_value(field["after"], kind, currency),
+        before=before,
+        after=after,
         is_money=kind == "money",
+        diff=word_diff(before, after) if is_long and before != after else (),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from operations.sentences import money
 
-from .plain import plain
+from .plain import arguments_line, plain
 from .timeline_words import WORDS
 
 type State = dict[str, Any]
@@ -252,7 +252,7 @@ def _tool(state: State, what: str, at: int, data: Frame) -> None:
         case "requested":
             state["counts"]["calls"] += 1
             group["queued"] = at
-            group["note"] = _arguments(data.get("arguments"))
+            group["note"] = _short(arguments_line(data.get("arguments")))
             _line(group, "arguments", group["note"])
             _put(group, "active", WORDS["word"]["asked"])
         case "started":
@@ -269,30 +269,6 @@ def _tool(state: State, what: str, at: int, data: Frame) -> None:
             _line(group, "code", data.get("code"))
             _line(group, "message", data.get("message"))
     state["open_calls"] += (not group["end"]) - was_open
-
-
-def _arguments(arguments: object) -> str:
-    """`order_id=A-1002, reason=damaged`: one line, in the order of the event."""
-    if not isinstance(arguments, Mapping):
-        return ""
-    return _short(", ".join(f"{name}={_value(value)}" for name, value in arguments.items()))
-
-
-def _value(value: object) -> str:
-    match value:
-        case None:
-            return "none"
-        case bool():
-            return "yes" if value else "no"
-        case str() | int():
-            return str(value)
-        case float():
-            return str(int(value)) if value.is_integer() else str(value)
-        case list():
-            return f"[{', '.join(_value(item) for item in value)}]"
-        case Mapping():
-            return f"{{{', '.join(f'{name}={_value(item)}' for name, item in value.items())}}}"
-    return ""
 
 
 # ---- Approvals ----

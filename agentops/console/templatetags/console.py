@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django import template
@@ -127,6 +128,13 @@ def words(text: str) -> dict[str, object]:
     is_long = len(lines) > FOLD_LINES or len(shown) > FOLD_CHARS
     head = "\n".join(lines[:FOLD_LINES])[:FOLD_CHARS] if is_long else shown
     return {"text": shown, "head": head, "is_long": is_long, "length": len(shown)}
+
+
+@register.inclusion_tag("console/word_diff.html")
+def word_diff(pieces: Sequence[tuple[str, str]]) -> dict[str, object]:
+    """A changed text in one reading, a long one folded."""
+    shown = [(kind, plain(text)) for kind, text in pieces]
+    return {"pieces": shown, "is_long": sum(text.count("\n") for _, text in shown) > FOLD_LINES}
 
 
 FOLD_LINES = 10

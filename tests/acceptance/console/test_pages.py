@@ -111,18 +111,23 @@ LOOKS = [("light", 1440, WHOLE), ("light", 390, WHOLE), ("dark", 390, CONTRAST),
 
 
 def faults(page: Page) -> Iterator[str]:
-    """What axe finds and what does not fit into the window, in both themes at both widths."""
+    """What axe finds, in both themes at both widths, and what does not fit into the window.
+
+    320 px is what 1280 px are at 400 %.
+    """
     for theme, width, options in LOOKS:
         page.emulate_media(color_scheme=theme)
         page.set_viewport_size({"width": width, "height": 900})
         for violation in Axe().run(page, options=options).response["violations"]:
             places = ", ".join(node["html"][:120] for node in violation["nodes"][:3])
             yield f"{theme} {width}: {violation['id']} ({violation['help']}): {places}"
+    for width in (1440, 390, 320):
+        page.set_viewport_size({"width": width, "height": 900})
         wide, room = page.evaluate(
             "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
         )
         if wide > room:
-            yield f"{theme} {width}: {wide} px wide in {room} px"
+            yield f"{wide} px wide in {room} px"
 
 
 def test_every_page_is_accessible_and_fits(visit: Open, everyone: User, pages: list[str]) -> None:
@@ -169,3 +174,22 @@ def test_an_erased_run_still_has_its_page(visit: Open, house: House) -> None:
     page = visit(house.engineer).open(f"/admin/runs/{run.public_id}/")
     assert page.locator("[data-timeline] > li").count() > 5
     assert Operation.objects.filter(run=run).count() == 0
+
+
+def test_own_pages_are_light(visit: Open, house: House) -> None:
+    """Uncompressed; the budget of 60 KB is with gzip, and at most twelve requests."""
+    approval = proposals.asked(factories.run(house.tenant, "Refund A-1002"))
+    seen = visit(house.reviewer)
+    for path in (
+        "/admin/approvals/",
+        f"/admin/approvals/{approval.public_id}/",
+        f"/admin/runs/{approval.operation.run.public_id}/",
+        f"/admin/operations/{approval.operation.public_id}/",
+    ):
+        page = seen.open(path)
+        weights = page.evaluate(
+            """() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
+                .map((entry) => entry.decodedBodySize)"""
+        )
+        assert len(weights) <= 12, path
+        assert 10_000 < sum(weights) < 120_000, path

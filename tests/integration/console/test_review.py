@@ -185,3 +185,40 @@ def test_a_refund_made_before_on_the_target_is_warned_of(tenant: Tenant, reviewe
     page = client.get(f"/admin/approvals/{approval.public_id}/").content.decode()
     assert "Look first." in page
     assert "A refund of €20.00 on this order" in page
+
+
+def test_what_a_reader_may_not_approve_is_not_offered_next(
+    tenant: Tenant, reviewer: User, approval: Approval
+) -> None:
+    """Their own request and what is above their limit stand in the inbox, but are theirs only to look at."""
+    own = proposals.asked(factories.run(tenant, "own", actor=f"user:{reviewer.pk}"), order="A-1")
+    large = proposals.asked(factories.run(tenant, "large"), order="A-2", amount_minor=99_900)
+    client = Client()
+    client.force_login(reviewer)
+    everything = client.get("/admin/approvals/").content.decode()
+    mine = client.get("/admin/approvals/?show=mine").content.decode()
+    for other in (own, large):
+        assert other.public_id in everything
+        assert other.public_id not in mine
+    assert everything.count("not yours to approve") == 2
+    _, answer = decide(reviewer, approval)
+    assert answer["Location"] == "/admin/approvals/"
+
+
+def test_a_proposal_that_is_asked_again_shows_what_has_moved_since_the_last_yes(
+    reviewer: User, approval: Approval
+) -> None:
+    """A guard broke between the yes and the sending: less of the charge can be given back than before."""
+    decide(reviewer, approval)
+    proposals.ask_again(approval, refundable_minor=15_000)
+    again = Approval.objects.get(status="requested")
+    client = Client()
+    client.force_login(reviewer)
+    page = client.get(f"/admin/approvals/{again.public_id}/").content.decode()
+    assert "Asked again" in page
+    assert "The question before</a>: The proposal or what it rests on changed" in page
+    moved = page[page.index("What has moved") : page.index("What changes")]
+    assert '<del dir="auto">€189.00</del>' in moved
+    assert '<ins dir="auto">€150.00</ins>' in moved
+    assert "Order" not in moved
+    assert "asked again" in client.get("/admin/approvals/").content.decode()
