@@ -77,13 +77,18 @@ def move_clock(db: None) -> Callable[[float], None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick ones first, so that a fault shows before a browser has started."""
+    """Quick ones first, so that a fault shows before a browser has started; those that drive one in this thread last.
+
+    While a browser is open its event loop runs in this thread, and nothing else that wants one may.
+    """
     order = ["unit", "architecture", "snapshots", "integration", "conformance", "faults", "acceptance"]
     places = {name: place for place, name in enumerate(order)}
 
-    def place(item: pytest.Item) -> int:
-        kinds = [part for part in item.path.parts if part in places]
-        return places[kinds[0]] if kinds else len(order)
+    def place(item: pytest.Item) -> tuple[int, int]:
+        parts = item.path.parts
+        kinds = [part for part in parts if part in places]
+        browser = 2 if "console" in parts and "acceptance" in parts else "docs_page" in item.path.name
+        return places[kinds[0]] if kinds else len(order), int(browser)
 
     items.sort(key=place)
 
