@@ -5,6 +5,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
@@ -114,7 +115,7 @@ async def _journal_turn(
         {
             "turn": action.turn,
             "attempt": attempt,
-            "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started_at)),
+            "started_at": datetime.fromtimestamp(started_at, UTC).isoformat(timespec="milliseconds"),
             "model": result.model,
             "text": result.text,
             "tokens": {"input": result.input_tokens, "output": result.output_tokens},
