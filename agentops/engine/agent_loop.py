@@ -115,7 +115,9 @@ async def _journal_turn(
         {
             "turn": action.turn,
             "attempt": attempt,
-            "started_at": datetime.fromtimestamp(started_at, UTC).isoformat(timespec="milliseconds"),
+            "started_at": datetime.fromtimestamp(started_at, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
             "model": result.model,
             "text": result.text,
             "tokens": {"input": result.input_tokens, "output": result.output_tokens},
