@@ -13,7 +13,7 @@ from agentops.local.processes import ROOT, Account, end_group, spawn
 from agentops.local.terminal import Tail, say
 
 _BACKOFF_MAX_SECONDS = 30.0
-_STEADY_SECONDS = 60.0
+_STEADY_SECONDS = 10.0
 
 
 @dataclass

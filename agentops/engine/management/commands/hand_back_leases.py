@@ -20,7 +20,8 @@ class Command(BaseCommand):
             runs = len(cursor.fetchall())
             # Its requests on the wire are another matter: they become unknown, and are looked up.
             cursor.execute(
-                "UPDATE operations_operation SET lease_expires_at = agentops_now(), next_attempt_at = agentops_now()"
+                "UPDATE operations_operation SET lease_owner = NULL, lease_expires_at = NULL,"
+                " next_attempt_at = agentops_now()"
                 " WHERE lease_owner = %s AND status = 'executing' RETURNING id",
                 [options["token"]],
             )
