@@ -340,6 +340,20 @@ def test_a_stored_error_that_is_replayed_ends_that_generation_only_when_nothing_
     assert len(stage.refunds(order)) == 1
 
 
+def test_a_refusal_that_may_echo_our_own_earlier_try_is_looked_up_before_it_is_believed(stage, order):
+    """The key is forgotten, and a look-up lagged once: the second try is told that nothing is left to refund."""
+    stage.provider.fault("forget_keys_after", seconds=0.1)
+    stage.provider.fault("lookup_lag", seconds=1.5)
+    stage.provider.fault("commit_then_drop", times=1, door="payments")
+    run = stage.carry_on(stage.ask_refund(order), has(S.UNKNOWN))
+    stage.move_clock(UNTIL_QUIET_SECONDS)
+    stage.carry_on(run, lambda row: "refused" in verdicts(operation(row)))
+    assert operation(run).status in (S.UNKNOWN, S.SUCCEEDED)
+    run = stage.as_time_passes(run, step_seconds=0.2)
+    assert operation(run).status == S.SUCCEEDED
+    assert len(stage.refunds(order)) == 1
+
+
 SHOP: list[tuple[str, dict[str, Any], str, int]] = [
     ("commit_then_drop", {}, S.SUCCEEDED, 1),
     ("commit_then_500", {}, S.SUCCEEDED, 1),

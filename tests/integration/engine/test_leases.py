@@ -303,3 +303,38 @@ def test_an_idle_driver_notices_a_run_without_a_bell(stage):
     stage.driver()
     run = factories.run(stage.tenant, "Where is order A-1001?")
     eventually(lambda: AgentRun.objects.get(pk=run.pk).is_terminal, "the run ends")
+
+
+def test_a_zombie_proposes_nothing(stage, test_agent, monkeypatch):
+    """Its tool still runs when another worker has the run: what it wants to propose is not recorded and not sent."""
+    entered, leave, lives, raised = threading.Event(), threading.Event(), [], []
+
+    def work(ctx):
+        lives.append(1)
+        if len(lives) > 1:
+            return "done"
+        entered.set()
+        leave.wait(10)
+        try:
+            ctx.operation(
+                "note.add", target=f"notes:{stage.tenant.slug}", params={"text": "late"}, reference="1"
+            )
+        except BaseException as error:
+            raised.append(type(error))
+            raise
+
+    async def never(self, runs):
+        """It hangs: nothing of it is renewed."""
+
+    run = stage.start("x", test_agent(work, proposes="note.add"))
+    with monkeypatch.context() as hung:
+        hung.setattr(RunLedger, "renew", never)
+        zombie = stage.driver()
+        assert entered.wait(10)
+        zombie.drain()  # it takes nothing new, so that the other one gets the run
+        stage.move_clock(31)
+        run = stage.carry_on(run)
+    leave.set()
+    assert eventually(lambda: raised, "the late tool ends") == [LeaseLost]
+    assert run.status == "completed"
+    assert not run.operations.exists()
