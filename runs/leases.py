@@ -158,7 +158,8 @@ WITH mine AS (
     ON run.id = held.id AND run.lease_owner = %(owner)s AND run.lease_epoch = held.epoch
   ORDER BY run.id FOR NO KEY UPDATE OF run
 )
-UPDATE runs_agentrun run SET lease_owner = NULL, lease_expires_at = NULL, ready_at = agentops_now()
+UPDATE runs_agentrun run SET lease_owner = NULL, lease_expires_at = NULL,
+  ready_at = agentops_now() + make_interval(secs => %(pause_seconds)s), crash_count = crash_count + %(crashes)s
 FROM mine WHERE run.id = mine.id RETURNING run.id
 """
 

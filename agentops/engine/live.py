@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import django.db
+import psycopg
+
 from agentops.kernel.ids import show
 from agentops.kernel.sealed import Key
+from agentops.kernel.transitions import LostRace
 from agentops.sdk.agents import Agent
 
 from .stepper import Journal
@@ -16,6 +20,16 @@ from .stepper import Journal
 
 class LeaseLost(Exception):
     """Another process has the run, or it is being ended: write nothing more of it."""
+
+
+# PostgreSQL is away, or a rival was quicker too often: it ends this life of the run, and says nothing about its tools.
+LIFE_LOST = (
+    django.db.OperationalError,
+    django.db.InterfaceError,
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    LostRace,
+)
 
 
 class Waiting(BaseException):  # not an Exception: a tool that catches everything must not swallow it
