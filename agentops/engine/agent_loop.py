@@ -19,9 +19,10 @@ from agentops.sdk.tools import Tool
 from agentops.telemetry.logs import bound_contextvars, logger
 from runs.events import Event
 
-from .context import CallContext
+from .context import CallContext, CallSignal
 from .ledger import NewStep, RunLedger
 from .live import LIFE_LOST, LeaseLost, LiveRun, Waiting
+from .settle import proposed_by
 from .stepper import AskModel, Call, calls_of, results_of, turn_key
 from .threads import ToolThreads
 
@@ -224,8 +225,9 @@ async def _outcome(
             return _failed("interrupted", "The call was interrupted; it may or may not have happened.")
         await ledger.checkpoint(run, [NewStep(call.key, "tool", call.tool, None, status="started")])
     for attempt in range(1, TOOL_TRIES + 1):
+        signal = CallSignal(run.signal)
         try:
-            result = await _call(run, call, tool, arguments, ledger, threads)
+            result = await _call(run, call, tool, arguments, signal, ledger, threads)
             return CallResult(result), None
         except Retryable as error:
             if attempt == TOOL_TRIES:
@@ -238,6 +240,13 @@ async def _outcome(
         except SdkError as error:
             return _told(error)
         except TimeoutError:
+            signal.abandon()
+            if tool.effect == "proposes":
+                made, open_kinds = await threads.run(lambda: proposed_by(run, call.key), name="service")
+                if open_kinds:
+                    raise Waiting(*open_kinds) from None
+                if made and attempt < TOOL_TRIES:
+                    continue  # they have ended: called again, it gets their receipts
             return _failed("timeout", f"{tool.name} did not end within {tool.timeout_seconds:g} seconds.")
         except (LeaseLost, *LIFE_LOST):
             raise
@@ -248,14 +257,24 @@ async def _outcome(
 
 
 async def _call(
-    run: LiveRun, call: Call, tool: Tool, arguments: dict[str, Any], ledger: RunLedger, threads: ToolThreads
+    run: LiveRun,
+    call: Call,
+    tool: Tool,
+    arguments: dict[str, Any],
+    signal: CallSignal,
+    ledger: RunLedger,
+    threads: ToolThreads,
 ) -> Any:
     loop = asyncio.get_running_loop()
 
-    def write(steps: Sequence[NewStep], events: Sequence[Event]) -> None:
-        asyncio.run_coroutine_threadsafe(ledger.checkpoint(run, steps, events), loop).result()
+    async def checkpoint(steps: Sequence[NewStep], events: Sequence[Event]) -> None:
+        signal.require_time()  # asked on the loop, where the call is abandoned too
+        await ledger.checkpoint(run, steps, events)
 
-    context = CallContext(run, call.key, tool.proposes, run.signal, write)
+    def write(steps: Sequence[NewStep], events: Sequence[Event]) -> None:
+        asyncio.run_coroutine_threadsafe(checkpoint(steps, events), loop).result()
+
+    context = CallContext(run, call.key, tool.proposes, signal, write)
     run.busy_until = max(run.busy_until or 0.0, time.monotonic() + tool.timeout_seconds)
     return await threads.run(
         lambda: tool.dump(tool(context, **arguments)),

@@ -15,7 +15,7 @@ from agentops.tenancy import identity
 from runs.events import Event
 
 from .ledger import NewStep
-from .live import LiveRun, Waiting
+from .live import LeaseLost, LiveRun, Waiting
 from .settle import settle
 
 log = logger("agentops.tool")
@@ -28,11 +28,29 @@ class _StepContext:
         self.id = step_id
 
 
+class CallSignal:
+    """Set once the run is cancelled or the call's time is up; an abandoned call writes and proposes nothing more."""
+
+    def __init__(self, run: threading.Event) -> None:
+        self._run = run
+        self._abandoned = threading.Event()
+
+    def is_set(self) -> bool:
+        return self._run.is_set() or self._abandoned.is_set()
+
+    def abandon(self) -> None:
+        self._abandoned.set()
+
+    def require_time(self) -> None:
+        if self._abandoned.is_set():
+            raise LeaseLost
+
+
 class CallContext:
     """One call of a tool in one life of its run; lives in the tool's thread."""
 
     def __init__(
-        self, live: LiveRun, key: str, proposes: Sequence[str], signal: threading.Event, write: Write
+        self, live: LiveRun, key: str, proposes: Sequence[str], signal: CallSignal, write: Write
     ) -> None:
         self._live = live
         self._key = key
@@ -69,7 +87,8 @@ class CallContext:
         if action not in self._proposes:
             raise Terminal(f"This tool does not declare that it proposes {action}.", code="undeclared_action")
         place = self._place(key or action)
-        return settle(self._live, place, action, target=target, params=params, reference=reference)
+        fence = self.signal.require_time
+        return settle(self._live, place, action, fence, target=target, params=params, reference=reference)
 
     def progress(self, text: str) -> None:
         said = {"call_id": self._key, "text": mask(printable(text, 500))}

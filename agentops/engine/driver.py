@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from psycopg.errors import CheckViolation
 
 from agentops.audit.entries import SYSTEM
 from agentops.kernel.redaction import mask_text, printable
@@ -177,7 +178,8 @@ class Driver:
                 case End(text, code, detail):
                     if code:
                         raise RunFailed(code, detail)
-                    return await self._complete(run, text)
+                    if await self._complete(run, text):
+                        return None
             run.busy_until = None
 
     async def _park(self, run: LiveRun, kinds: frozenset[str]) -> bool:
@@ -189,10 +191,16 @@ class Driver:
             run.timer = None
         return parked
 
-    async def _complete(self, run: LiveRun, text: str) -> None:
-        await self.ledger.checkpoint(
-            run, events=[Event("run.completed", {})], ending=Ending("completed", {"text": text})
-        )
+    async def _complete(self, run: LiveRun, text: str) -> bool:
+        """The run's end, or its parking where an effect of it is still open; False where neither could be."""
+        ending = Ending("completed", {"text": text})
+        try:
+            await self.ledger.checkpoint(run, events=[Event("run.completed", {})], ending=ending)
+        except CheckViolation as error:
+            if error.diag.constraint_name != "run_ends_without_open_effects":
+                raise
+            return await self._park(run, frozenset({"operation"}))
+        return True
 
     async def _fail(self, run: LiveRun, code: str, detail: str) -> None:
         detail = mask_text(printable(detail, 400))

@@ -1,5 +1,6 @@
 """Bring one operation to its receipt: propose it where it is new, send it where it may go, else say what it waits for."""
 
+from collections.abc import Callable
 from typing import Any, assert_never
 
 from agentops.audit.entries import Actor
@@ -13,10 +14,10 @@ from operations import queries
 from operations.connectors.base import CheckFailed
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import Departure, call_of, commit_attempt, dispatch, send
-from operations.models import Operation
+from operations.models import Interest, Operation
 from operations.moves import retried
 from operations.services import Intended, intend, of_step, propose, read_facts, same_intent
-from operations.states import OperationStatus
+from operations.states import FINAL, OperationStatus
 from runs.models import AgentRun
 from runs.services import lock
 
@@ -25,22 +26,35 @@ from .live import LeaseLost, LiveRun, Waiting
 _S = OperationStatus
 
 
+type Fence = Callable[[], None]
+
+
 def settle(
-    live: LiveRun, step: str, action: str, *, target: str, params: dict[str, Any], reference: str
+    live: LiveRun,
+    step: str,
+    action: str,
+    fence: Fence,
+    *,
+    target: str,
+    params: dict[str, Any],
+    reference: str,
 ) -> Receipt:
-    """The receipt of the operation at `step`; raises Waiting while it is on its way, OperationRefused where it ended."""
+    """The receipt of the operation at `step`; raises Waiting while it is on its way, OperationRefused where it ended.
+
+    `fence` raises LeaseLost where the call may propose nothing more; it is asked under the run's lock.
+    """
     run = AgentRun.objects.select_related("tenant").get(pk=live.id)
     intended = intend(run, action, target=target, params=params, reference=reference)
     operation = of_step(run, step)
     if operation is None:
-        operation = _begin(live, run, step, intended)
+        operation = _begin(live, run, step, intended, fence)
     else:
         same_intent(operation, intended)
     bind_contextvars(operation_id=operation.public_id)
     return bring(operation, live.owner)
 
 
-def _begin(live: LiveRun, run: AgentRun, step: str, intended: Intended) -> Operation:
+def _begin(live: LiveRun, run: AgentRun, step: str, intended: Intended, fence: Fence) -> Operation:
     """Read the facts, ask policy, and record the intent; where policy allows it, its first attempt in the same commit."""
     try:
         intended = read_facts(intended)
@@ -61,17 +75,18 @@ def _begin(live: LiveRun, run: AgentRun, step: str, intended: Intended) -> Opera
         facts=intended.facts,
     )
     actor = Actor(f"agent:{run.agent}", "worker", on_behalf_of=run.actor)
-    operation, departure = _record(live, step, intended, verdict, actor)
+    operation, departure = _record(live, step, intended, verdict, actor, fence)
     return operation if departure is None else send(departure)
 
 
 @retried
 def _record(
-    live: LiveRun, step: str, intended: Intended, verdict: Any, actor: Actor
+    live: LiveRun, step: str, intended: Intended, verdict: Any, actor: Actor, fence: Fence
 ) -> tuple[Operation, Departure | None]:
     run = lock(live.tenant_id, live.id)
     if run.lease_owner != live.owner or run.lease_epoch != live.epoch or run.ending:
         raise LeaseLost(live.public_id)
+    fence()
     proposed = propose(run, step, intended, actor)
     operation = proposed.operation
     if not proposed.is_new:
@@ -82,6 +97,16 @@ def _record(
     call = call_of(operation)
     request = CONNECTORS[operation.connection.connector].build(call)
     return operation, commit_attempt(proposed.locked, call, request, live.owner)
+
+
+@retried
+def proposed_by(live: LiveRun, call: str) -> tuple[int, set[str]]:
+    """How many operations an abandoned call has, and what the open ones wait for; under the lock, so that none is just coming."""
+    run = lock(live.tenant_id, live.id)
+    interests = Interest.objects.filter(run_id=run.id, step__startswith=f"{call}/")
+    found = list(interests.values_list("operation__status", flat=True))
+    kinds = {"approval" if status == _S.PENDING else "operation" for status in found if status not in FINAL}
+    return len(found), kinds
 
 
 def bring(operation: Operation, worker: str) -> Receipt:

@@ -289,3 +289,81 @@ def test_a_model_that_fails_for_good_ends_the_run_with_the_reason(stage, monkeyp
     monkeypatch.setattr(agent_loop.llm, "turn", broken)
     run = stage.carry_on(stage.start("Where is my order?"))
     assert (run.status, run.error_code, run.error_detail) == ("failed", "model_not_found", "No such model.")
+
+
+def test_an_abandoned_call_writes_and_proposes_nothing_more(stage, test_agent):
+    """Its run is still at work under the same lease, so only the call itself can be fenced."""
+    leave, ended, raised = threading.Event(), threading.Event(), []
+
+    def work(ctx):
+        if ctx.call_id.endswith("turn-2/call-0"):
+            leave.set()
+            ended.wait(5)
+            return "second"
+        leave.wait(10)
+        assert ctx.signal.is_set()
+        for late in (
+            lambda: ctx.progress("late"),
+            lambda: ctx.step("late", lambda step: 1),
+            lambda: ctx.operation(
+                "note.add", target=f"notes:{stage.tenant.slug}", params={"text": "late"}, reference="1"
+            ),
+        ):
+            try:
+                late()
+            except Exception as error:
+                raised.append(type(error).__name__)
+        ended.set()
+        return "late"
+
+    name = test_agent(work, calls=2, proposes="note.add", timeout_seconds=0.5)
+    run = stage.carry_on(stage.start("x", name))
+    assert raised == ["LeaseLost"] * 3
+    assert answer(run) == "second"
+    assert not run.operations.exists()
+    assert told(run, "tool.progress") == []
+
+
+def test_a_call_that_overruns_with_its_operation_on_the_way_waits_for_it(stage, test_agent):
+    def work(ctx):
+        receipt = ctx.operation(
+            "note.add", target=f"notes:{stage.tenant.slug}", params={"text": "slow"}, reference="1"
+        )
+        return receipt.provider_ref
+
+    stage.provider.fault("slow", times=1, seconds=1, door="shop")
+    run = stage.carry_on(stage.start("x", test_agent(work, proposes="note.add", timeout_seconds=0.5)))
+    (made,) = run.operations.all()
+    assert (run.status, answer(run)) == ("completed", made.provider_ref)
+    assert told(run, "tool.failed") == []
+    notes = [each for each in stage.provider.books()["notes"] if each["operation_id"] == made.public_id]
+    assert len(notes) == 1
+
+
+def test_an_answer_does_not_end_a_run_whose_effect_is_still_open(stage, test_agent):
+    """In its next life the tool forgets what it had proposed; the run ends when that has ended."""
+    from approvals.models import Approval
+    from tests import factories
+
+    lives = []
+
+    def work(ctx):
+        lives.append(1)
+        if len(lives) == 1:
+            ctx.operation(
+                "note.add", target=f"notes:{stage.tenant.slug}", params={"text": "x"}, reference="1"
+            )
+        return "forgotten"
+
+    factories.policy(stage.tenant, "note.add", factories.ASK)
+    run = stage.start("x", test_agent(work, proposes="note.add"))
+    stage.until_asked(run)
+    from runs.services import wake
+
+    wake(run.id, "operation", {})
+    run = stage.carry_on(run, lambda row: row.blocked_on == ["operation"])
+    assert (run.status, run.finished_at) == ("running", None)
+    stage.decide(Approval.objects.get(), stage.reviewer())
+    run = stage.carry_on(run)
+    assert (run.status, answer(run)) == ("completed", "forgotten")
+    assert [each for each in types(run) if each == "run.completed"] == ["run.completed"]
