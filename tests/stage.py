@@ -29,6 +29,7 @@ from runs.models import AgentRun, RunEvent
 from tests import factories
 from tests.conformance.connectors.subjects import STRIPE_KEY, Provider
 
+LOOK_SECONDS = 0.04
 SMALL, LARGE, CEILING = 2_490, 12_900, 259_900  # allowed; a person decides; denied
 
 
@@ -116,15 +117,15 @@ class Stage:
         return eventually(look, f"{run} gets there, it is {shown(run)}", seconds)
 
     def as_time_passes(
-        self, run: AgentRun, until: Callable[[AgentRun], Any] | None = None, step_seconds: float = 5.0
+        self, run: AgentRun, until: Callable[[AgentRun], Any] | None = None, *, speed: float = 100.0
     ) -> AgentRun:
-        """The same while the database's clock runs ahead, a step every tenth of a second."""
+        """The same while the database's clock runs ahead, `speed` times as fast as the provider's."""
         reached = until or (lambda row: row.is_terminal)
-        for _ in range(100):
+        for _ in range(400):
             with suppress(AssertionError):
-                return self.carry_on(run, reached, 0.1)
-            self.move_clock(step_seconds)
-        return self.carry_on(run, reached, 0.1)
+                return self.carry_on(run, reached, LOOK_SECONDS)
+            self.move_clock(LOOK_SECONDS * speed)
+        return self.carry_on(run, reached, LOOK_SECONDS)
 
     def until_asked(self, run: AgentRun) -> Approval:
         """The run has asked a person and is parked."""

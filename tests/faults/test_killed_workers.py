@@ -44,7 +44,7 @@ def test_a_dozen_kills_over_twenty_runs_leave_one_effect_each(stage, workers):
 
     for kill in range(KILLS):
         runs += [stage.ask_refund(order) for order in orders[len(runs) : (kill + 1) * 20 // KILLS + 1]]
-        until = time.monotonic() + chance.uniform(0.4, 1.4)
+        until = time.monotonic() + chance.uniform(0.3, 1.0)
         while time.monotonic() < until:
             decide_what_waits()
             time.sleep(0.05)

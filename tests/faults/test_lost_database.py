@@ -38,15 +38,15 @@ def once(monkeypatch, module, name, error):
 
 def test_dropped_connections_end_no_run(stage):
     chance = random.Random(1)
-    orders = [stage.order(SMALL) for _ in range(8)]
+    orders = [stage.order(SMALL) for _ in range(6)]
     stage.driver()
     runs = [stage.ask_refund(order) for order in orders]
-    for _ in range(8):
+    for _ in range(5):
         time.sleep(chance.uniform(0.05, 0.25))
         drop_connections()
 
     def all_ended() -> bool:
-        stage.move_clock(2)
+        stage.move_clock(3)
         time.sleep(0.1)
         return not AgentRun.objects.filter(finished_at=None).exists()
 

@@ -85,7 +85,7 @@ LOST = [
 def test_a_lost_answer_is_unknown_then_looked_up_and_nothing_is_sent_again(stage, order, mode, more):
     before = calls(stage)
     stage.provider.fault(mode, times=1, door="payments", **more)
-    run = stage.as_time_passes(stage.ask_refund(order), step_seconds=0.5)
+    run = stage.as_time_passes(stage.ask_refund(order), speed=5)
     made = operation(run)
     assert run.status == "completed"
     assert path(run, made) == ["proposed", "approved", "dispatched", "unknown", "succeeded"]
@@ -107,7 +107,7 @@ def test_what_never_arrived_is_sent_again_as_the_same_bytes_but_not_before_it_is
     before = calls(stage)
     stage.provider.fault("drop_before_commit", times=1, door="payments")
     run = stage.carry_on(stage.ask_refund(order), has(S.UNKNOWN))
-    stage.as_time_passes(run, lambda row: "absent" in verdicts(operation(row), "look_up"), 0.2)
+    stage.as_time_passes(run, lambda row: "absent" in verdicts(operation(row), "look_up"), speed=2)
     assert calls(stage) == before + 1
     stage.rest()
     stage.move_clock(UNTIL_QUIET_SECONDS - 5)
@@ -146,7 +146,7 @@ def test_a_rate_limit_is_waited_out_under_the_same_generation(stage, order):
 
 def test_a_rate_limit_without_end_is_given_up_with_nothing_sent(stage, order):
     stage.provider.fault("rate_limited", door="payments")
-    run = stage.as_time_passes(stage.ask_refund(order), step_seconds=20)
+    run = stage.as_time_passes(stage.ask_refund(order), speed=200)
     made = operation(run)
     assert (made.status, made.error_code, made.attempts) == (S.FAILED, "gave_up", 5)
     assert run.status == "completed"
@@ -211,7 +211,7 @@ def test_an_outage_is_no_ambiguity(stage, allowed):
     assert verdicts(allowed, "look_up") == ["unreachable"] * 12
     assert Incident.objects.get().kind == "provider_unreachable"
     stage.provider.fault("ok")
-    stage.as_time_passes(allowed.run, step_seconds=60)
+    stage.as_time_passes(allowed.run, speed=600)
     assert operation(allowed.run).status == S.SUCCEEDED
     assert len(stage.refunds({"id": allowed.target_name})) == 1
     assert not Incident.objects.filter(closed_at=None).exists()
@@ -287,7 +287,7 @@ def test_not_found_within_the_declared_lag_means_nothing(stage, order):
     before = calls(stage)
     stage.provider.fault("lookup_lag", seconds=1)
     stage.provider.fault("commit_then_drop", times=1, door="payments")
-    run = stage.as_time_passes(stage.ask_refund(order), step_seconds=0.4)
+    run = stage.as_time_passes(stage.ask_refund(order), speed=4)
     made = operation(run)
     assert "absent" in verdicts(made, "look_up")
     assert made.status == S.SUCCEEDED
@@ -299,7 +299,7 @@ def test_not_found_within_the_declared_lag_means_nothing(stage, order):
 def test_without_keys_the_look_up_alone_still_lets_it_happen_once(stage, order, ability, mode):
     stage.provider.fault(ability[0], **ability[1])
     stage.provider.fault(mode, times=1, door="payments")
-    run = stage.as_time_passes(stage.ask_refund(order), step_seconds=1)
+    run = stage.as_time_passes(stage.ask_refund(order), speed=10)
     assert operation(run).status == S.SUCCEEDED
     assert len(stage.refunds(order)) == 1
 
@@ -312,7 +312,7 @@ def test_a_twin_that_is_still_in_flight_is_waited_for(stage, order):
     stage.carry_on(run, lambda row: "busy" in verdicts(operation(row)))
     made = operation(run)
     assert made.status == S.UNKNOWN
-    run = stage.as_time_passes(run, step_seconds=1)
+    run = stage.as_time_passes(run, speed=10)
     assert operation(run).status == S.SUCCEEDED
     assert len(stage.refunds(order)) == 1
 
@@ -335,7 +335,7 @@ def test_a_stored_error_that_is_replayed_ends_that_generation_only_when_nothing_
     run = stage.carry_on(stage.ask_refund(order), has(S.UNKNOWN))
     stage.move_clock(UNTIL_QUIET_SECONDS)
     stage.carry_on(run, lambda row: "spent" in verdicts(operation(row)))
-    run = stage.as_time_passes(run, step_seconds=0.3)
+    run = stage.as_time_passes(run, speed=3)
     assert (operation(run).status, operation(run).generation) == (S.SUCCEEDED, 0)
     assert len(stage.refunds(order)) == 1
 
@@ -349,7 +349,7 @@ def test_a_refusal_that_may_echo_our_own_earlier_try_is_looked_up_before_it_is_b
     stage.move_clock(UNTIL_QUIET_SECONDS)
     stage.carry_on(run, lambda row: "refused" in verdicts(operation(row)))
     assert operation(run).status in (S.UNKNOWN, S.SUCCEEDED)
-    run = stage.as_time_passes(run, step_seconds=0.2)
+    run = stage.as_time_passes(run, speed=2)
     assert operation(run).status == S.SUCCEEDED
     assert len(stage.refunds(order)) == 1
 
