@@ -33,6 +33,8 @@ HOUSE_SECONDS = 1.0
 CRASH_LIMIT = 5
 SLEEPER_POLL_SECONDS = 60.0
 STOP_PATIENCE_SECONDS = 10.0
+CONNECT_SECONDS = 8.0  # a worker that was told to stop while it starts must not outwait its supervisor
+HAND_BACK_SECONDS = 2.0  # what a lease that runs out by itself is worth waiting for PostgreSQL
 AFTER_LOSS_SECONDS = 2.0  # before a run is tried again whose life PostgreSQL has ended
 
 
@@ -53,9 +55,9 @@ class Driver:
     def start(self) -> "Driver":
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="driver", daemon=True)
         self._thread.start()
-        if not self._ready.wait(30):
+        if not self._ready.wait(CONNECT_SECONDS + 2):
             raise RuntimeError(
-                "The driver did not reach PostgreSQL within 30 seconds; is DATABASE_URL right?"
+                f"The driver did not reach PostgreSQL within {CONNECT_SECONDS:.0f} seconds; is DATABASE_URL right?"
             )
         return self
 
@@ -83,7 +85,7 @@ class Driver:
         self.threads = ToolThreads(settings.AGENTOPS_TOOL_THREADS)
         self.operation_threads = ToolThreads(settings.AGENTOPS_TOOL_THREADS)
         pool = pool_of(settings.AGENTOPS_DRIVER_CONNECTIONS)
-        await pool.open(wait=True, timeout=25)
+        await pool.open(wait=True, timeout=CONNECT_SECONDS)
         self.ledger = RunLedger(pool, self.owner)
         self._ready.set()
         keepers = [
@@ -147,11 +149,11 @@ class Driver:
                 log.info("lease_lost", epoch=run.epoch)
             except LIFE_LOST as error:
                 log.warning("life_lost", epoch=run.epoch, error=type(error).__name__)
-                await self._hand_back(run, crashes=1, pause_seconds=AFTER_LOSS_SECONDS)
+                await self._hand_back([run], crashes=1, pause_seconds=AFTER_LOSS_SECONDS)
             except RunFailed as failed:
                 await self._fail(run, failed.code, failed.detail)
             except asyncio.CancelledError:
-                await asyncio.shield(self._hand_back(run))
+                await asyncio.shield(self._hand_back([run]))
             except Exception as error:
                 log.exception("agent_loop_failed")
                 await self._fail(run, "agent_error", type(error).__name__)
@@ -164,7 +166,7 @@ class Driver:
     async def _advance(self, run: LiveRun) -> None:
         while True:
             if self.draining:
-                return await self._hand_back(run)
+                return await self._hand_back([run])
             action = advance(run.journal())
             match action:
                 case AskModel():
@@ -216,9 +218,10 @@ class Driver:
             )
         )
 
-    async def _hand_back(self, run: LiveRun, *, crashes: int = 0, pause_seconds: float = 0.0) -> None:
-        with suppress(Exception):  # else the lease runs out
-            await self.ledger.hand_back([run], crashes=crashes, pause_seconds=pause_seconds)
+    async def _hand_back(self, runs: list[LiveRun], *, crashes: int = 0, pause_seconds: float = 0.0) -> None:
+        with suppress(Exception):  # else the leases run out
+            async with asyncio.timeout(HAND_BACK_SECONDS):
+                await self.ledger.hand_back(runs, crashes=crashes, pause_seconds=pause_seconds)
 
     # --- once a second ----------------------------------------------------------------------------------------------
     async def _forever(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -277,8 +280,7 @@ class Driver:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=3)
-        with suppress(Exception):
-            await self.ledger.hand_back(list(self.live.values()))
+        await self._hand_back(list(self.live.values()))
 
 
 def _left(run: LiveRun) -> float | None:

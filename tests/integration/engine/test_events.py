@@ -86,7 +86,8 @@ def test_every_decision_and_every_move_has_its_audit_entry_in_the_same_transacti
     assert [entry.verb for entry in entries] == [
         f"operation.{name}" for name in ("proposed", "approved", "executing", "succeeded")
     ]
-    assert [entry.verb for entry in AuditEntry.objects.filter(object_type="approval")] == [
+    of_approval = AuditEntry.objects.filter(object_type="approval").order_by("id")
+    assert [entry.verb for entry in of_approval] == [
         "approval.requested",
         "approval.approve",
     ]
