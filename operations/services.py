@@ -190,7 +190,7 @@ def operation_key(intended: Intended, occurrence: int) -> str:
 
 def idempotency_key(tenant_id: int, key: str, generation: int) -> str:
     """Derived, so that an operation that was lost and proposed again meets its old self at the provider."""
-    secret = vault.for_tenant(tenant_id).secret
+    secret = vault.identity_secret(tenant_id)
     return (
         "ao_" + hmac.new(secret, f"idempotency/{key}/{generation}".encode(), hashlib.sha256).hexdigest()[:48]
     )

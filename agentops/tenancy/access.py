@@ -22,10 +22,11 @@ PERMISSIONS: Mapping[str, tuple[str, ...]] = {
 
 @transaction.atomic
 def create_tenant(slug: str, name: str) -> Tenant:
-    """A tenant with its own key; one that exists is returned as it is."""
+    """A tenant with its own keys; one that exists is returned as it is."""
     tenant, is_new = Tenant.objects.get_or_create(slug=slug, defaults={"name": name})
     if is_new:
         vault.make(tenant.id, "tenant")
+        vault.make(tenant.id, "identity")
         for role in Membership.Role:
             group, _ = Group.objects.get_or_create(name=f"{slug}:{role.value}")
             for permission in PERMISSIONS[role]:

@@ -107,26 +107,32 @@ class ApiToken(models.Model):
 class DataKey(models.Model):
     """A key that seals rows of one subject, wrapped by its tenant's key; that one is wrapped by a master key.
 
-    Erasure drops `wrapped`: the rows stay, nobody can read them any more.
+    Erasure drops `wrapped`: the rows stay, nobody can read them any more. A retired key still opens what it sealed.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="data_keys")
-    subject = models.CharField(max_length=120)  # "tenant", "conversation:…", "run:…", "customer:…"
+    subject = models.CharField(max_length=120)  # "tenant", "identity", "conversation:…", "run:…", …
     wrapped = models.BinaryField(null=True)
     wrapped_by = models.UUIDField(null=True)  # the tenant's key; None: a master key
     created_at = models.DateTimeField(db_default=Now())
+    retired_at = models.DateTimeField(null=True)  # a tenant's key that a newer one has followed
     erased_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints: ClassVar[Any] = [
             models.UniqueConstraint(fields=["tenant", "id"], name="datakey_tenant_id"),
             models.UniqueConstraint(
-                fields=["tenant", "subject"], condition=Q(erased_at__isnull=True), name="datakey_subject_once"
+                fields=["tenant", "subject"],
+                condition=Q(erased_at__isnull=True, retired_at__isnull=True),
+                name="datakey_subject_once",
             ),
             models.CheckConstraint(
                 condition=Q(erased_at__isnull=True, wrapped__isnull=False)
                 | Q(erased_at__isnull=False, wrapped__isnull=True),
                 name="datakey_wrapped_until_erased",
             ),
+        ]
+        indexes: ClassVar[Any] = [
+            models.Index(fields=["tenant", "wrapped_by", "id"], name="datakey_wrapped_by")
         ]

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import threading
+import time
 from collections import OrderedDict
 from typing import Any
 from uuid import UUID
@@ -16,6 +17,9 @@ from agentops.kernel.sealed import CannotUnseal, Key, Place
 from .models import DataKey
 
 _CACHE_SIZE = 4_096
+_PRESENT_SECONDS = (
+    300.0  # how long a process may go on wrapping and sealing with a key that was rotated elsewhere
+)
 _cache: OrderedDict[UUID, Key] = OrderedDict()
 _lock = threading.Lock()
 
@@ -31,7 +35,7 @@ def master_keys() -> list[Key]:
     return keys
 
 
-def _place(row: UUID) -> Place:
+def wrapped_place(row: UUID) -> Place:
     return Place("tenancy_datakey", str(row), "wrapped")
 
 
@@ -47,26 +51,32 @@ def make(tenant_id: int, subject: str) -> Key:
         id=key.id,
         tenant_id=tenant_id,
         subject=subject,
-        wrapped=sealed.seal_bytes(wrapping, _place(key.id), key.secret),
+        wrapped=sealed.seal_bytes(wrapping, wrapped_place(key.id), key.secret),
         wrapped_by=wrapped_by,
     )
     return key
 
 
-def for_subject(tenant_id: int, subject: str) -> Key:
-    """The present key of `subject`; raises DataKey.DoesNotExist where it has none."""
-    row = DataKey.objects.get(tenant_id=tenant_id, subject=subject, erased_at=None)
-    return opened(row.id, row)
+_present: dict[tuple[int, str], tuple[UUID, float]] = {}
 
 
-_tenant_keys: dict[int, UUID] = {}
+def _present_key(tenant_id: int, subject: str) -> Key:
+    """The tenant's own key of that subject that is not retired."""
+    found = _present.get((tenant_id, subject))
+    if found is None or time.monotonic() - found[1] > _PRESENT_SECONDS:
+        row = DataKey.objects.get(tenant_id=tenant_id, subject=subject, erased_at=None, retired_at=None)
+        found = _present[tenant_id, subject] = (row.id, time.monotonic())
+    return opened(found[0])
 
 
 def for_tenant(tenant_id: int) -> Key:
     """The tenant's own key: it wraps its data keys and seals what belongs to no other subject."""
-    if tenant_id not in _tenant_keys:
-        _tenant_keys[tenant_id] = for_subject(tenant_id, "tenant").id
-    return opened(_tenant_keys[tenant_id])
+    return _present_key(tenant_id, "tenant")
+
+
+def identity_secret(tenant_id: int) -> bytes:
+    """What the tenant's idempotency keys are derived from. Never rotated: a lost operation must meet its old self."""
+    return _present_key(tenant_id, "identity").secret
 
 
 def opened(key_id: UUID, row: DataKey | None = None) -> Key:
@@ -97,7 +107,7 @@ def opened_with(
         wrapping = _master(wrapped)
     else:
         wrapping = _known(wrapped_by) or opened_with(wrapped_by, parent_wrapped, None, None)
-    key = Key(key_id, sealed.unseal_bytes(wrapping, _place(key_id), wrapped))
+    key = Key(key_id, sealed.unseal_bytes(wrapping, wrapped_place(key_id), wrapped))
     with _lock:
         _cache[key_id] = key
         while len(_cache) > _CACHE_SIZE:
@@ -124,7 +134,7 @@ def forget() -> None:
     """Drop every opened key from memory (after an erasure, and between tests)."""
     with _lock:
         _cache.clear()
-        _tenant_keys.clear()
+        _present.clear()
 
 
 def unseal(place: Place, envelope: bytes | memoryview) -> Any:
