@@ -208,7 +208,7 @@ def _account(
     name: str, role: str, passwords: Mapping[str, str], *, is_superuser: bool = False
 ) -> dict[str, str]:
     first, last = NAMES[name]
-    user, _ = User.objects.get_or_create(
+    user, is_new = User.objects.get_or_create(
         username=name,
         defaults={
             "first_name": first,
@@ -219,7 +219,7 @@ def _account(
         },
     )
     password = passwords.get(name) or f"{name}-{secrets.token_hex(4)}"
-    if not user.check_password(password):
+    if is_new or not user.check_password(password):  # each costs a second of computing
         user.set_password(password)
         user.save(update_fields=["password"])
     return {"name": name, "password": password, "role": role}
