@@ -9,10 +9,10 @@ from django.db.models import Q
 from agentops.kernel.clock import Now
 from agentops.kernel.ids import show, uuid7
 from agentops.kernel.transitions import Stateful
-from agentops.tenancy.models import DataKey, Tenant
+from agentops.tenancy.models import DataKey, Tenant, User
 from runs.models import AgentRun
 
-from .states import FINAL, MOVES, OperationStatus, Source, Verdict
+from .states import FINAL, MOVES, WITHOUT_EFFECT, OperationStatus, PersonsVerdict, Source, Verdict
 
 
 class Connection(models.Model):
@@ -25,6 +25,7 @@ class Connection(models.Model):
     mode = models.CharField(max_length=8, choices=[("test", "test"), ("live", "live")], default="test")
     base_url = models.CharField(max_length=200, blank=True)
     sealed_credential = models.BinaryField()
+    sealed_hook_secret = models.BinaryField(null=True)  # None: this account announces nothing to us
     enabled = models.BooleanField(default=True)
     grade = models.CharField(max_length=40, blank=True)
     graded_at = models.DateTimeField(null=True)
@@ -38,6 +39,10 @@ class Connection(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.connector}, {self.mode})"
+
+    @property
+    def public_id(self) -> str:
+        return show("con", self.id)
 
 
 class Target(models.Model):
@@ -101,6 +106,9 @@ class Operation(Stateful):
     previous = models.ForeignKey(
         "self", on_delete=models.PROTECT, null=True, db_constraint=False, related_name="next"
     )
+    reverses = models.ForeignKey(  # what this one undoes
+        "self", on_delete=models.PROTECT, null=True, db_constraint=False, related_name="reversals"
+    )
     operation_key = models.CharField(max_length=90)
     status = models.CharField(max_length=16, choices=OperationStatus, default=OperationStatus.PENDING)
     authority_kind = models.CharField(max_length=16, blank=True)  # policy, approval
@@ -117,7 +125,9 @@ class Operation(Stateful):
     in_doubt = models.BooleanField(
         default=False
     )  # an attempt may have had an effect, and nothing proves otherwise
+    look_until = models.DateTimeField(null=True)  # a person wants it looked for until then
     accepted_at = models.DateTimeField(null=True)
+    told_at = models.DateTimeField(null=True)  # the provider's own time of the newest message that was taken
     provider_ref = models.CharField(max_length=120, blank=True)
     sealed_receipt = models.BinaryField(null=True)
     reversed_at = models.DateTimeField(null=True)
@@ -151,6 +161,15 @@ class Operation(Stateful):
             models.CheckConstraint(
                 condition=~Q(status__in=sorted(FINAL)) | Q(lease_owner__isnull=True),
                 name="operation_ends_without_lease",
+            ),
+            models.CheckConstraint(
+                condition=~Q(status__in=["pending", *sorted(WITHOUT_EFFECT)]) | Q(in_doubt=False),
+                name="operation_in_doubt_is_not_undone",
+            ),
+            models.UniqueConstraint(
+                fields=["tenant", "reverses"],
+                condition=Q(reverses__isnull=False) & ~Q(status__in=sorted(WITHOUT_EFFECT)),
+                name="operation_reversed_once",
             ),
         ]
         indexes: ClassVar[Any] = [
@@ -243,6 +262,121 @@ class Finding(models.Model):
         constraints: ClassVar[Any] = [
             models.CheckConstraint(condition=Q(verdict__in=Verdict.values), name="finding_verdict_known"),
             models.CheckConstraint(condition=Q(source__in=Source.values), name="finding_source_known"),
+        ]
+
+
+class Hook(models.Model):
+    """One signed message of a provider, stored before anything is made of it; a second one with its id is no news."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    connection = models.ForeignKey(
+        Connection, on_delete=models.PROTECT, db_constraint=False, related_name="hooks"
+    )
+    event_id = models.CharField(max_length=120)  # the provider's name for it, under its signature
+    type = models.CharField(max_length=60)
+    told_at = models.DateTimeField()  # by the provider's clock
+    sealed_body = models.BinaryField()
+    received_at = models.DateTimeField(db_default=Now())
+    taken_at = models.DateTimeField(null=True)
+    outcome = models.CharField(max_length=16, blank=True)  # taken, older, unmatched, ignored
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(fields=["tenant", "id"], name="hook_tenant_id"),
+            models.UniqueConstraint(fields=["tenant", "connection", "event_id"], name="hook_once"),
+        ]
+        indexes: ClassVar[Any] = [
+            models.Index(fields=["received_at"], condition=Q(taken_at__isnull=True), name="hook_untaken"),
+        ]
+
+
+class Unmatched(models.Model):
+    """Evidence of an effect whose operation is not here: kept until somebody finds out whose it is."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    connection = models.ForeignKey(
+        Connection, on_delete=models.PROTECT, db_constraint=False, related_name="unmatched"
+    )
+    source = models.CharField(max_length=16, choices=Source)
+    provider_ref = models.CharField(max_length=120)
+    claims = models.CharField(max_length=60, blank=True)  # the operation that it names, "op_…"; "" for none
+    amount_minor = models.BigIntegerField(null=True)
+    currency = models.CharField(max_length=3, blank=True)
+    sealed_evidence = models.BinaryField()  # {"detail", "receipt": what the provider says of it}
+    first_at = models.DateTimeField(db_default=Now())
+    closed_at = models.DateTimeField(null=True)
+    closed_as = models.CharField(max_length=16, blank=True)  # foreign, adopted, matched
+    operation = models.ForeignKey(
+        Operation, on_delete=models.PROTECT, null=True, db_constraint=False, related_name="+"
+    )
+
+    class Meta:
+        verbose_name_plural = "unmatched"
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(fields=["tenant", "id"], name="unmatched_tenant_id"),
+            models.UniqueConstraint(fields=["tenant", "connection", "provider_ref"], name="unmatched_once"),
+            models.CheckConstraint(condition=Q(source__in=Source.values), name="unmatched_source_known"),
+            models.CheckConstraint(
+                condition=Q(closed_at__isnull=True) ^ ~Q(closed_as=""), name="unmatched_open_or_closed"
+            ),
+        ]
+
+
+class SettleLimit(models.Model):
+    """Up to which amount a person may settle an operation of an action alone; above it a second one confirms."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="settle_limits")
+    person = models.ForeignKey(User, on_delete=models.PROTECT, related_name="settle_limits")
+    action = models.CharField(max_length=60, blank=True)  # blank: every action
+    currency = models.CharField(max_length=3)
+    each_minor = models.BigIntegerField()
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(
+                fields=["tenant", "person", "action", "currency"], name="settlelimit_once"
+            ),
+        ]
+
+
+class Settlement(models.Model):
+    """What a person says became of an operation in doubt; it acts when enough people stand behind it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    operation = models.ForeignKey(
+        Operation, on_delete=models.PROTECT, db_constraint=False, related_name="settlements"
+    )
+    verdict = models.CharField(max_length=16, choices=PersonsVerdict)
+    provider_ref = models.CharField(max_length=120, blank=True)
+    sealed_words = models.BinaryField()
+    by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    channel = models.CharField(max_length=16)
+    confirmed_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, related_name="+")
+    asked_at = models.DateTimeField(db_default=Now())
+    closed_at = models.DateTimeField(null=True)
+    closed_as = models.CharField(max_length=16, blank=True)  # settled, quicker, replaced
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(fields=["tenant", "id"], name="settlement_tenant_id"),
+            models.UniqueConstraint(
+                fields=["tenant", "operation"],
+                condition=Q(closed_at__isnull=True),
+                name="settlement_open_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(verdict__in=PersonsVerdict.values), name="settlement_verdict_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(confirmed_by__isnull=True) | ~Q(confirmed_by=models.F("by")),
+                name="settlement_confirmed_by_another",
+            ),
+            models.CheckConstraint(
+                condition=Q(closed_at__isnull=True) ^ ~Q(closed_as=""), name="settlement_open_or_closed"
+            ),
         ]
 
 

@@ -25,7 +25,8 @@ UNSENT = frozenset({_S.PENDING, _S.APPROVED})
 IN_DOUBT = frozenset({_S.EXECUTING, _S.UNKNOWN, _S.ESCALATED})
 MOVES: Mapping[str, frozenset[str]] = {
     _S.PENDING: frozenset({_S.APPROVED, _S.REJECTED, _S.CANCELLED, _S.EXPIRED}),
-    _S.APPROVED: frozenset({_S.EXECUTING, _S.PENDING, _S.REJECTED, _S.CANCELLED, _S.FAILED}),
+    # To unknown only from "send again" by a person, where what is in doubt may not be sent after all.
+    _S.APPROVED: frozenset({_S.EXECUTING, _S.PENDING, _S.REJECTED, _S.CANCELLED, _S.FAILED, _S.UNKNOWN}),
     _S.EXECUTING: frozenset({_S.SUCCEEDED, _S.FAILED, _S.UNKNOWN, _S.APPROVED}),
     _S.UNKNOWN: frozenset({_S.SUCCEEDED, _S.FAILED, _S.EXECUTING, _S.APPROVED, _S.PENDING, _S.ESCALATED}),
     _S.ESCALATED: frozenset({_S.SUCCEEDED, _S.FAILED, _S.APPROVED, _S.PENDING, _S.UNKNOWN}),
@@ -60,3 +61,12 @@ class Source(TextChoices):
     WEBHOOK = "webhook"
     PERSON = "person"
     SWEEP = "sweep"
+
+
+class PersonsVerdict(TextChoices):
+    """What a person may say of an operation whose outcome is unknown."""
+
+    HAPPENED = "happened"
+    DID_NOT = "did-not"
+    SEND_AGAIN = "send-again"
+    KEEP_LOOKING = "keep-looking"
