@@ -65,7 +65,7 @@ LIMIT %(want)s
 TAKE = f"""
 WITH run AS (
   UPDATE runs_agentrun SET
-    status = 'running', version = version + 1, blocked_on = '{{}}', inbox_taken = inbox_seq,
+    status = 'running', version = version + 1, blocked_on = '{{}}',
     lease_owner = %(owner)s, lease_epoch = lease_epoch + 1,
     lease_expires_at = agentops_now() + make_interval(secs => %(lease_seconds)s),
     ready_at = agentops_now() + make_interval(secs => %(lease_seconds)s),
@@ -85,6 +85,7 @@ WITH run AS (
     last_event_seq = last_event_seq + cardinality(%(event_types)s::text[]),
     steps_taken = steps_taken + %(steps_taken)s,
     spent_microusd = spent_microusd + %(cost_microusd)s,
+    inbox_taken = GREATEST(inbox_taken, %(inbox_read)s),
     crash_count = 0,
     lease_expires_at = CASE WHEN %(end_status)s::text IS NOT NULL THEN NULL
       WHEN lease_expires_at < agentops_now() + make_interval(secs => %(lease_seconds)s / 2.0)
@@ -119,20 +120,22 @@ WITH run AS (
 SELECT * FROM run
 """
 
-# Parking rests on counters, never on a subquery: a message that came meanwhile has raised `inbox_seq`.
+# Parking rests on counters, never on a subquery: a message that this life has not read has raised `inbox_seq`.
 PARK = """
 UPDATE runs_agentrun SET
   lease_owner = NULL, lease_expires_at = NULL, ready_at = %(ready_at)s::timestamptz, blocked_on = %(blocked_on)s::varchar[],
   status = CASE WHEN 'approval' = ANY(%(blocked_on)s::varchar[]) THEN 'waiting_for_approval' ELSE 'running' END,
-  version = version + 1, crash_count = 0
+  version = version + 1, crash_count = 0, inbox_taken = %(inbox_read)s
 WHERE id = %(run_id)s AND lease_owner = %(owner)s AND lease_epoch = %(epoch)s AND ending = ''
-  AND inbox_seq = inbox_taken
+  AND inbox_seq = %(inbox_read)s
 RETURNING id
 """
 
-TAKE_INBOX = """
-UPDATE runs_agentrun SET inbox_taken = inbox_seq
-WHERE id = %(run_id)s AND lease_owner = %(owner)s AND lease_epoch = %(epoch)s RETURNING inbox_taken
+# What a run has been told and has not taken, in order; `after` is what this life has read already.
+READ_INBOX = """
+SELECT m.run_id, m.n, m.kind, m.sealed_body FROM unnest(%(run_ids)s::uuid[], %(after)s::int[]) AS reader(run_id, n)
+JOIN runs_inboxmessage m ON m.run_id = reader.run_id AND m.n > reader.n
+ORDER BY m.run_id, m.n
 """
 
 # One statement for all runs of a process: only leases below half of their time are written. Whoever holds one of the rows

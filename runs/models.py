@@ -90,16 +90,23 @@ class AgentRun(Stateful):
     root = models.ForeignKey(
         "self", on_delete=models.PROTECT, null=True, db_constraint=False, db_index=False, related_name="+"
     )
+    parent_step = models.CharField(
+        max_length=200, blank=True
+    )  # the place in the parent's journal that started it: the same place never starts two
+    detached = models.BooleanField(default=False)  # does not end with its parent, which does not wait for it
     retry_of = models.ForeignKey(
         "self", on_delete=models.PROTECT, null=True, db_constraint=False, related_name="retries"
     )
     dedupe_key = models.CharField(max_length=120, null=True)
     priority = models.SmallIntegerField(default=0)  # smaller first
     concurrency_key = models.CharField(max_length=120, blank=True)
+    concurrency_limit = models.PositiveSmallIntegerField(default=1)  # leases at once under its key
     metadata = models.JSONField(default=dict)  # labels: masked by pattern, clear at rest, filterable
     budget_microusd = models.BigIntegerField()
     spent_microusd = models.BigIntegerField(default=0)
-    reserved_microusd = models.BigIntegerField(default=0)
+    reserved_microusd = models.BigIntegerField(default=0)  # the worst price of the turn that is being asked
+    slice_microusd = models.BigIntegerField(default=0)  # taken from the parent or the tenant so far
+    given_microusd = models.BigIntegerField(default=0)  # what children hold of it or have used up
     max_steps = models.PositiveIntegerField()
     deadline_at = models.DateTimeField(null=True)
     steps_taken = models.PositiveIntegerField(default=0)
@@ -121,10 +128,21 @@ class AgentRun(Stateful):
     created_at = models.DateTimeField(db_default=Now())
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
+    # Whether others must be told of its end: its parent, its children, the next of its conversation, who lent it budget.
+    aftermath = models.BooleanField(default=False)
 
     class Meta:
         constraints: ClassVar[Any] = [
             models.UniqueConstraint(fields=["tenant", "id"], name="run_tenant_id"),
+            models.UniqueConstraint(
+                fields=["tenant", "parent", "parent_step"],
+                condition=Q(parent__isnull=False),
+                name="run_child_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(slice_microusd__gte=0, given_microusd__gte=0, reserved_microusd__gte=0),
+                name="run_budget_not_negative",
+            ),
             models.UniqueConstraint(
                 fields=["tenant", "agent", "dedupe_key"],
                 condition=~Q(status__in=sorted(TERMINAL)),
@@ -164,6 +182,16 @@ class AgentRun(Stateful):
                 fields=["pool", "tenant", "priority", "ready_at"],
                 condition=Q(ready_at__isnull=False),
                 name="run_ready",
+            ),
+            models.Index(
+                fields=["tenant", "concurrency_key", "priority", "ready_at"],
+                condition=~Q(concurrency_key="") & Q(finished_at__isnull=True),
+                name="run_keyed",
+            ),
+            models.Index(
+                fields=["finished_at"],
+                condition=Q(aftermath=True, finished_at__isnull=False),
+                name="run_aftermath",
             ),
             models.Index(
                 fields=["lease_owner"], condition=Q(lease_owner__isnull=False), name="run_leased_by"
@@ -261,10 +289,14 @@ class InboxMessage(models.Model):
 
 
 class Slot(models.Model):
-    """The row that is locked to count and take a tenant's concurrent runs."""
+    """The row that is locked to count and take a tenant's concurrent runs, and slices of its budget."""
 
     tenant = models.OneToOneField(Tenant, on_delete=models.PROTECT, primary_key=True, related_name="+")
     served_at = models.DateTimeField(db_default=Now())
+    deficit = models.IntegerField(default=0)  # runs that it may be given before its turn is over
+    given_microusd = models.BigIntegerField(
+        default=0
+    )  # what runs hold of the tenant's budget or have used up
 
 
 class IdempotencyKey(models.Model):

@@ -47,6 +47,10 @@ def result_place(run_id: UUID) -> Place:
     return Place("runs_agentrun", str(run_id), "result")
 
 
+def message_place(run_id: UUID, n: int) -> Place:
+    return Place("runs_inboxmessage", f"{run_id}/{n}", "body")
+
+
 def start_run(principal: Principal, agent: Agent, start: Start, *, trace_id: str) -> tuple[AgentRun, bool]:
     """A queued run and True; or, where an active run has the same `dedupe_key`, that run and False.
 
@@ -152,15 +156,21 @@ WHERE id = %s AND finished_at IS NULL AND ending = '' RETURNING inbox_seq, tenan
 """
 
 
-def wake(run_id: UUID, kind: str, body: dict[str, Any], *, dedupe_key: str | None = None) -> None:
-    """Leave a message in the run's inbox and make the run due; does nothing to a run that ends or has ended."""
-    if dedupe_key and InboxMessage.objects.filter(run_id=run_id, kind=kind, dedupe_key=dedupe_key).exists():
-        return
+@transaction.atomic
+def wake(run_id: UUID, kind: str, body: dict[str, Any], *, dedupe_key: str | None = None) -> bool:
+    """Leave a message in the run's inbox and make the run due; it stays there, in order, until the run has taken it.
+
+    False, and nothing is done, where the run ends or has ended, or where it has this message already (`dedupe_key`).
+    """
     with connection.cursor() as cursor:
+        if dedupe_key:  # the row first: of two senders at once the second one sees what the first has left
+            cursor.execute("SELECT 1 FROM runs_agentrun WHERE id = %s FOR NO KEY UPDATE", [run_id])
+            if InboxMessage.objects.filter(run_id=run_id, kind=kind, dedupe_key=dedupe_key).exists():
+                return False
         cursor.execute(_WAKE, [run_id])
         row = cursor.fetchone()
     if row is None:
-        return
+        return False
     number, tenant_id, data_key_id, pool = row
     InboxMessage.objects.create(
         run_id=run_id,
@@ -168,11 +178,10 @@ def wake(run_id: UUID, kind: str, body: dict[str, Any], *, dedupe_key: str | Non
         tenant_id=tenant_id,
         kind=kind,
         dedupe_key=dedupe_key,
-        sealed_body=sealed.seal_json(
-            vault.opened(data_key_id), Place("runs_inboxmessage", f"{run_id}/{number}", "body"), body
-        ),
+        sealed_body=sealed.seal_json(vault.opened(data_key_id), message_place(run_id, number), body),
     )
     wakeups.ring(pool)
+    return True
 
 
 def approvals_left(run: AgentRun, still_open: bool) -> AgentRun:

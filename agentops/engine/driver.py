@@ -18,7 +18,7 @@ from approvals.services import AUTHORITY
 from operations.reconcile import carry_on, due
 from runs.events import Event
 
-from . import agent_loop, control
+from . import agent_loop, control, inbox
 from .agent_loop import RunFailed
 from .ledger import Ending, RunLedger, pool_of, soon
 from .live import LIFE_LOST, LeaseLost, LiveRun
@@ -167,6 +167,7 @@ class Driver:
         while True:
             if self.draining:
                 return await self._hand_back([run])
+            await inbox.take(run, self.ledger)
             action = advance(run.journal())
             match action:
                 case AskModel():

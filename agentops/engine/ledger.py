@@ -19,9 +19,9 @@ from agentops.sdk import agents as sdk_agents
 from agentops.tenancy import vault
 from runs import leases, wakeups
 from runs.events import Event, seal
-from runs.services import input_place, result_place
+from runs.services import input_place, message_place, result_place
 
-from .live import LeaseLost, LiveRun
+from .live import LeaseLost, LiveRun, Message
 
 CLAIM_AT_ONCE = 16
 
@@ -149,6 +149,7 @@ class RunLedger:
                 " JOIN runs_agentrelease rel ON rel.id = r.release_id WHERE r.id = ANY(%(ids)s)",
                 ids=ids,
             )
+            letters = await _letters(conn, {row["id"]: row["inbox_taken"] for row in rows})
         by_id = {row["id"]: row for row in facts}
         runs, strangers = [], []
         for row in rows:
@@ -158,7 +159,9 @@ class RunLedger:
                 strangers.append((row["tenant_id"], row["id"], row["agent"]))
                 continue
             own = [step for step in steps if step["run_id"] == row["id"]]
-            runs.append(_live(row, by_id[row["id"]], own, agent, self.owner))
+            live = _live(row, by_id[row["id"]], own, agent, self.owner)
+            live.inbox = _opened(live, letters)
+            runs.append(live)
         return Claimed(runs, strangers, contended=False)
 
     async def waiting(self, pool_name: str) -> bool:
@@ -187,6 +190,7 @@ class RunLedger:
             "lease_seconds": settings.AGENTOPS_LEASE_SECONDS,
             "steps_taken": taken,
             "cost_microusd": cost,
+            "inbox_read": run.inbox_read,
             "end_status": ending.status if ending else None,
             "sealed_result": sealed_result,
             "error_code": ending.code if ending else None,
@@ -200,7 +204,6 @@ class RunLedger:
         if row is None:
             raise LeaseLost(run.public_id)
         run.spent_microusd, run.steps_taken = row["spent_microusd"], row["steps_taken"]
-        run.inbox_moved = row["inbox_seq"] != row["inbox_taken"]
         for step in steps:
             if step.status != "started":
                 run.steps[step.key] = step.result
@@ -208,7 +211,7 @@ class RunLedger:
             wakeups.changed_now(run.id)
 
     async def park(self, run: LiveRun, kinds: frozenset[str], ready_in_seconds: float | None) -> bool:
-        """Leave a run to what it waits for; False where a message came meanwhile, which is then taken."""
+        """Leave a run to what it waits for; False where a message came meanwhile, which is then in its `inbox`."""
         async with self.pool.connection() as conn:
             ready = None
             if ready_in_seconds is not None:
@@ -218,13 +221,22 @@ class RunLedger:
                     seconds=ready_in_seconds,
                 )
                 ready = row["at"] if row else None
-            mine = {"run_id": run.id, "owner": run.owner, "epoch": run.epoch}
-            parked = await _one(conn, leases.PARK, ready_at=ready, blocked_on=sorted(kinds), **mine)
+            parked = await _one(
+                conn,
+                leases.PARK,
+                run_id=run.id,
+                owner=run.owner,
+                epoch=run.epoch,
+                inbox_read=run.inbox_read,
+                ready_at=ready,
+                blocked_on=sorted(kinds),
+            )
             if parked is not None:
                 return True
-            if await _one(conn, leases.TAKE_INBOX, **mine) is None:
-                raise LeaseLost(run.public_id)
-            return False
+            run.inbox = _opened(run, await _letters(conn, {run.id: run.inbox_read}))
+        if not run.inbox:  # it was not a message that kept it
+            raise LeaseLost(run.public_id)
+        return False
 
     async def renew(self, runs: Sequence[LiveRun]) -> None:
         now = time.monotonic()
@@ -250,6 +262,23 @@ class RunLedger:
             how = {"owner": self.owner, "crashes": crashes, "pause_seconds": pause_seconds}
             async with self.pool.connection() as conn:
                 await conn.execute(leases.HAND_BACK, {**mine, **how})
+
+
+async def _letters(conn: AsyncConnection[DictRow], read: dict[UUID, int]) -> list[DictRow]:
+    """The messages of runs after those that each has read."""
+    return await _all(conn, leases.READ_INBOX, run_ids=list(read), after=list(read.values()))
+
+
+def _opened(run: LiveRun, letters: list[DictRow]) -> list[Message]:
+    return [
+        Message(
+            row["n"],
+            row["kind"],
+            sealed.unseal_json(run.key, message_place(run.id, row["n"]), row["sealed_body"]),
+        )
+        for row in letters
+        if row["run_id"] == run.id
+    ]
 
 
 async def _all(conn: AsyncConnection[DictRow], statement: str, **arguments: Any) -> list[DictRow]:
@@ -297,6 +326,7 @@ def _live(row: DictRow, facts: DictRow, steps: list[DictRow], agent: Any, owner:
         steps_taken=row["steps_taken"],
         budget_microusd=row["budget_microusd"],
         spent_microusd=row["spent_microusd"],
+        inbox_read=row["inbox_taken"],
         deadline=time.monotonic() + float(left) if left is not None else None,
         crash_count=row["crash_count"],
     )

@@ -41,6 +41,15 @@ class Waiting(BaseException):  # not an Exception: a tool that catches everythin
         self.until = until  # seconds from now, for a timer
 
 
+@dataclass(frozen=True)
+class Message:
+    """What a run was told: the place in its inbox, a kind, and a body (JSON)."""
+
+    n: int
+    kind: str
+    body: dict[str, Any]
+
+
 @dataclass
 class LiveRun:
     """One leased run of this process."""
@@ -64,11 +73,12 @@ class LiveRun:
     steps_taken: int
     budget_microusd: int
     spent_microusd: int
+    inbox_read: int  # the last message that this life has taken; the next commit of the run says so
     deadline: float | None  # on this process's monotonic clock
     crash_count: int
     waits: dict[str, frozenset[str]] = field(default_factory=dict)
     timer: float | None = None  # seconds until the earliest timer of its calls
-    inbox_moved: bool = False
+    inbox: list[Message] = field(default_factory=list)  # read from PostgreSQL, not yet taken by this life
     in_model: bool = False
     busy_until: float | None = None  # a hung step is not kept alive past its own limit
     signal: threading.Event = field(default_factory=threading.Event)

@@ -31,6 +31,9 @@ class Tenant(models.Model):
     weight = models.PositiveSmallIntegerField(default=1)
     concurrent_runs = models.PositiveIntegerField(default=100)  # leases at once; the claim is exact
     open_runs = models.PositiveIntegerField(default=100_000)  # queued and leased ones, advisory at the door
+    budget_microusd = models.BigIntegerField(
+        null=True, blank=True
+    )  # for all its runs together; None: no limit
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

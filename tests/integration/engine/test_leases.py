@@ -6,7 +6,7 @@ import threading
 import pytest
 from django.db import connection
 
-from agentops.engine import agent_loop
+from agentops.engine import agent_loop, inbox
 from agentops.engine.driver import CRASH_LIMIT
 from agentops.engine.ledger import NewStep, RunLedger, pool_of
 from agentops.engine.live import LeaseLost
@@ -139,6 +139,7 @@ def test_a_run_does_not_park_over_a_message_that_came_meanwhile(stage, run):
         (mine,) = (await ledger.claim("default", 1)).runs
         await off_loop(lambda: wake(run.id, "operation", {}))
         assert await ledger.park(mine, frozenset({"operation"}), None) is False
+        await inbox.take(mine, ledger)
         assert await ledger.park(mine, frozenset({"operation"}), None) is True
 
     ledgers(work, "one")
