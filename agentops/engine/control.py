@@ -1,5 +1,6 @@
 """Ending runs from outside: cancel with a receipt of effects, fail with a reason."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,8 @@ from runs import services as runs
 from runs.models import AgentRun
 from runs.states import TERMINAL
 
+from . import children
+
 
 @dataclass(frozen=True)
 class Effect:
@@ -31,7 +34,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class CancelReceipt:
-    """What a cancel did and did not undo; the same whenever it is asked for again."""
+    """What a cancel did and did not undo, in the run and all that ended with it; the same whenever it is asked for again."""
 
     run: AgentRun
     requested_by: str
@@ -40,7 +43,8 @@ class CancelReceipt:
 
     @property
     def has_open_effects(self) -> bool:
-        return not self.run.is_terminal
+        still_open = ("unknown", "cannot_be_stopped")
+        return not self.run.is_terminal or any(effect.outcome in still_open for effect in self.effects)
 
 
 class AlreadyEnded(Conflict):
@@ -92,34 +96,37 @@ def _end(
     owner: str | None = None,
     epoch: int | None = None,
 ) -> tuple[AgentRun, bool]:
-    _lock_all_interested(run_id)
+    family = children.family_of(run_id, at_work=True)
+    _lock_all_interested([run_id, *family])
     run = runs.lock(tenant_id, run_id)
     if run.is_terminal or run.ending:
         return run, False
     if owner is not None and (run.lease_owner != owner or run.lease_epoch != epoch):
         return run, False
     run = runs.begin_ending(run, ending, code=code, actor=actor, reason=reason)
-    unsent = Operation.objects.filter(run_id=run_id, status__in=UNSENT).values_list("id", flat=True)
+    ended = [run, *children.end_children(run, family, actor)]
+    unsent = Operation.objects.filter(run__in=ended, status__in=UNSENT).values_list("id", flat=True)
     for locked in lock_all(unsent):
         if locked.operation.status not in UNSENT:
             continue
         withdraw(locked, actor)
-        move(
-            locked, OperationStatus.CANCELLED, reason=f"run_{ending}", actor=actor, error_code=f"run_{ending}"
-        )
-    return runs.finish_ending(runs.lock(tenant_id, run_id)), True
+        why = f"run_{locked.run.ending}"
+        move(locked, OperationStatus.CANCELLED, reason=why, actor=actor, error_code=why)
+    run, *_ = [runs.finish_ending(runs.lock(tenant_id, each.id)) for each in ended]
+    return run, True
 
 
-def _lock_all_interested(run_id: UUID) -> None:
-    """Every run that one of this run's unsent operations may wake, locked by id before anything else is."""
-    others = Interest.objects.filter(operation__run_id=run_id, operation__status__in=UNSENT).values("run_id")
-    wanted = AgentRun.objects.filter(Q(pk__in=others) | Q(pk=run_id)).order_by("id")
+def _lock_all_interested(run_ids: Collection[UUID]) -> None:
+    """These runs and every one that an unsent operation of theirs may wake, locked by id before anything else is."""
+    unsent = Interest.objects.filter(operation__run__in=run_ids, operation__status__in=UNSENT)
+    wanted = AgentRun.objects.filter(Q(pk__in=unsent.values("run_id")) | Q(pk__in=run_ids)).order_by("id")
     list(wanted.select_for_update(no_key=True).values_list("id", flat=True))
 
 
 def receipt_of(run: AgentRun) -> CancelReceipt:
     """The receipt of an end, from the rows as they stand."""
-    operations = Operation.objects.filter(run_id=run.id).order_by("created_at", "id")
+    of = [run.id, *children.family_of(run.id)]
+    operations = Operation.objects.filter(run__in=of).order_by("created_at", "id")
     return CancelReceipt(
         run, run.ending_actor, run.ending_reason, [_effect(operation) for operation in operations]
     )
