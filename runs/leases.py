@@ -61,7 +61,7 @@ LEFT JOIN tenancy_datakey p ON p.id = k.wrapped_by
 LIMIT %(want)s
 """
 
-# `crash_count` counts leases that ended without a checkpoint in their epoch; a checkpoint sets it back.
+# `crash_count` counts lives that have done nothing yet: each begins as one more, and its first step sets it back.
 TAKE = f"""
 WITH run AS (
   UPDATE runs_agentrun SET
@@ -69,7 +69,7 @@ WITH run AS (
     lease_owner = %(owner)s, lease_epoch = lease_epoch + 1,
     lease_expires_at = agentops_now() + make_interval(secs => %(lease_seconds)s),
     ready_at = agentops_now() + make_interval(secs => %(lease_seconds)s),
-    crash_count = crash_count + CASE WHEN lease_owner IS NULL THEN 0 ELSE 1 END,
+    crash_count = crash_count + 1,
     started_at = COALESCE(started_at, agentops_now()),
     last_event_seq = last_event_seq + cardinality(%(event_types)s::text[])
   WHERE id = %(run_id)s
@@ -86,7 +86,7 @@ WITH run AS (
     steps_taken = steps_taken + %(steps_taken)s,
     spent_microusd = spent_microusd + %(cost_microusd)s,
     inbox_taken = GREATEST(inbox_taken, %(inbox_read)s),
-    crash_count = 0,
+    crash_count = CASE WHEN %(progress)s THEN 0 ELSE crash_count END,
     lease_expires_at = CASE WHEN %(end_status)s::text IS NOT NULL THEN NULL
       WHEN lease_expires_at < agentops_now() + make_interval(secs => %(lease_seconds)s / 2.0)
       THEN agentops_now() + make_interval(secs => %(lease_seconds)s) ELSE lease_expires_at END,
@@ -103,19 +103,19 @@ WITH run AS (
   WHERE id = %(run_id)s AND lease_owner = %(owner)s AND lease_epoch = %(epoch)s AND ending = ''
   RETURNING id, tenant_id, last_event_seq, version, inbox_seq, inbox_taken, cancel_requested_at, spent_microusd, steps_taken
 ), stepped AS (
-  INSERT INTO runs_step AS s (run_id, key, tenant_id, kind, name, status, attempt, input_digest, sealed_result,
+  INSERT INTO runs_step AS s (run_id, key, tenant_id, kind, name, status, attempt, input_digest, sealed_input, sealed_result,
     error_class, started_at, ended_at, model, input_tokens, output_tokens, cost_microusd)
-  SELECT run.id, n.key, run.tenant_id, n.kind, n.name, n.status, 1, n.input_digest, n.sealed_result,
+  SELECT run.id, n.key, run.tenant_id, n.kind, n.name, n.status, 1, n.input_digest, n.sealed_input, n.sealed_result,
     n.error_class, agentops_now() - make_interval(secs => n.took_seconds), agentops_now(), n.model,
     n.input_tokens, n.output_tokens, n.cost_microusd
   FROM run, unnest(%(step_keys)s::text[], %(step_kinds)s::text[], %(step_names)s::text[], %(step_statuses)s::text[],
-    %(step_digests)s::text[], %(step_results)s::bytea[], %(step_errors)s::text[], %(step_seconds)s::float8[],
+    %(step_digests)s::text[], %(step_asked)s::bytea[], %(step_results)s::bytea[], %(step_errors)s::text[], %(step_seconds)s::float8[],
     %(step_models)s::text[], %(step_inputs)s::int[], %(step_outputs)s::int[], %(step_costs)s::bigint[])
-    AS n(key, kind, name, status, input_digest, sealed_result, error_class, took_seconds, model, input_tokens,
-         output_tokens, cost_microusd)
+    AS n(key, kind, name, status, input_digest, sealed_input, sealed_result, error_class, took_seconds, model,
+         input_tokens, output_tokens, cost_microusd)
   ON CONFLICT (run_id, key) DO UPDATE SET status = excluded.status, sealed_result = excluded.sealed_result,
     error_class = excluded.error_class, ended_at = excluded.ended_at, attempt = s.attempt + 1
-    WHERE s.status <> 'completed'
+    WHERE s.status = 'started'
 ), written AS ({INSERT_FROM_RUN})
 SELECT * FROM run
 """
@@ -155,6 +155,7 @@ FROM mine WHERE run.id = mine.id
 # Which of a process's runs are no longer its own: cancelled, ended, or taken by another.
 STILL_MINE = "SELECT id, lease_epoch FROM runs_agentrun WHERE lease_owner = %(owner)s"
 
+# A life that ends in order counts as no crash; one that PostgreSQL has ended does.
 HAND_BACK = """
 WITH mine AS (
   SELECT run.id FROM runs_agentrun run JOIN unnest(%(run_ids)s::uuid[], %(epochs)s::int[]) AS held(id, epoch)
@@ -162,14 +163,14 @@ WITH mine AS (
   ORDER BY run.id FOR NO KEY UPDATE OF run
 )
 UPDATE runs_agentrun run SET lease_owner = NULL, lease_expires_at = NULL,
-  ready_at = agentops_now() + make_interval(secs => %(pause_seconds)s), crash_count = crash_count + %(crashes)s
+  ready_at = agentops_now() + make_interval(secs => %(pause_seconds)s),
+  crash_count = GREATEST(crash_count - 1 + %(crashes)s, 0)
 FROM mine WHERE run.id = mine.id RETURNING run.id
 """
 
-# After a supervisor has reaped a process: its leases end now. No checkpoint since the claim still counts as a crash.
+# After a supervisor has reaped a process: its leases end now.
 HAND_BACK_DEAD = """
-UPDATE runs_agentrun SET lease_owner = NULL, lease_expires_at = NULL, ready_at = agentops_now(),
-  crash_count = crash_count + 1
+UPDATE runs_agentrun SET lease_owner = NULL, lease_expires_at = NULL, ready_at = agentops_now()
 WHERE lease_owner = %(owner)s RETURNING id
 """
 

@@ -199,7 +199,11 @@ class AgentRun(Stateful):
             models.Index(fields=["tenant"], condition=Q(lease_owner__isnull=False), name="run_leased_of"),
             models.Index(fields=["tenant", "-created_at", "-id"], name="run_newest"),
             models.Index(fields=["tenant", "status", "-created_at", "-id"], name="run_newest_by_status"),
-            models.Index(fields=["deadline_at"], condition=Q(deadline_at__isnull=False), name="run_deadline"),
+            models.Index(
+                fields=["deadline_at"],
+                condition=Q(deadline_at__isnull=False, finished_at__isnull=True),
+                name="run_deadline",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -230,6 +234,7 @@ class Step(models.Model):
     status = models.CharField(max_length=16, choices=StepStatus)
     attempt = models.PositiveSmallIntegerField(default=1)
     input_digest = models.CharField(max_length=80, blank=True)
+    sealed_input = models.BinaryField(null=True)  # masked; a model turn's input is the conversation itself
     sealed_result = models.BinaryField(null=True)
     error_class = models.CharField(max_length=80, blank=True)
     started_at = models.DateTimeField(db_default=Now())

@@ -44,8 +44,10 @@ class BlockedOn(TextChoices):
 class StepStatus(TextChoices):
     STARTED = "started"  # committed beforehand, where a crash in between must be noticed
     COMPLETED = "completed"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
+    FAILED = "failed"  # a call whose failure was told to the model
+    INTERRUPTED = (
+        "interrupted"  # begun in an earlier life, not to be repeated: it may or may not have happened
+    )
 
 
 class StepKind(TextChoices):

@@ -5,7 +5,8 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -15,7 +16,8 @@ from agentops.kernel.redaction import mask, mask_text, printable
 from agentops.llm.prices import parse_prices
 from agentops.llm.turns import CallResult, TurnResult, TurnSettings
 from agentops.sdk.errors import InvalidArguments, JournalMismatch, Retryable, SdkError, error_result
-from agentops.sdk.tools import Tool
+from agentops.sdk.text import repaired_json
+from agentops.sdk.tools import Tool, digest_of
 from agentops.telemetry.logs import bound_contextvars, logger
 from runs.events import Event
 
@@ -31,7 +33,9 @@ log = logger(__name__)
 DELTA_SECONDS = 0.1
 MODEL_TRIES = 4
 TOOL_TRIES = 3
+WAIT_SECONDS = 60.0  # at most, before a tool is tried again, whatever it asks for
 SUMMARY_CHARS = 300
+INTERRUPTED = "interrupted"
 
 
 class RunFailed(Exception):
@@ -44,8 +48,7 @@ class RunFailed(Exception):
 
 async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger) -> None:
     """One turn: its text as it comes, then its message, its calls and its cost in one checkpoint."""
-    began = time.monotonic()
-    started_at = time.time()
+    began, started_at = time.monotonic(), run.now()
     for attempt in range(1, MODEL_TRIES + 1):
         deltas = _Deltas(run, action.turn, attempt, ledger)
         try:
@@ -55,9 +58,7 @@ async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger) -> None:
             log.warning("model_retryable", attempt=attempt, code=error.code, error=error.message)
             if attempt == MODEL_TRIES:
                 raise RunFailed(f"model_{error.code}"[:60], error.message) from error
-            await asyncio.sleep(
-                error.retry_after_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25)
-            )
+            await _pause(run, attempt, error.retry_after_seconds)
         except llm.ModelError as error:
             raise RunFailed(f"model_{error.code}"[:60], error.message) from error
         finally:
@@ -65,11 +66,20 @@ async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger) -> None:
     await _journal_turn(run, action, ledger, result, attempt, started_at, time.monotonic() - began)
 
 
+async def _pause(run: LiveRun, attempt: int, asked_seconds: float | None) -> None:
+    """Before the next try: as long as was asked for, else longer each time."""
+    seconds = asked_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25)
+    run.busy(seconds + 1)
+    await asyncio.sleep(seconds)
+
+
 async def _turn(run: LiveRun, action: AskModel, deltas: "_Deltas") -> TurnResult:
     model = run.agent.model or settings.AGENTOPS_MODEL
     turns = [
         (run.steps[turn_key(turn)]["response"], results_of(run.steps, turn)) for turn in range(1, action.turn)
     ]
+    bounds = TurnSettings(prices=parse_prices(settings.AGENTOPS_MODEL_PRICES))
+    run.busy(bounds.deadline_seconds + 10)
     run.in_model = True
     try:
         return await llm.turn(
@@ -78,7 +88,7 @@ async def _turn(run: LiveRun, action: AskModel, deltas: "_Deltas") -> TurnResult
             history=llm.history(run.input, turns),
             tools=run.agent.tools,
             offline=run.agent.offline,
-            settings=TurnSettings(prices=parse_prices(settings.AGENTOPS_MODEL_PRICES)),
+            settings=bounds,
             on_delta=deltas.add,
         )
     finally:
@@ -91,7 +101,7 @@ async def _journal_turn(
     ledger: RunLedger,
     result: TurnResult,
     attempt: int,
-    started_at: float,
+    started_at: datetime,
     took_seconds: float,
 ) -> None:
     record = {
@@ -104,6 +114,7 @@ async def _journal_turn(
         "model",
         result.model,
         record,
+        input_digest=_asked(run, action),
         took_seconds=took_seconds,
         model=result.model,
         input_tokens=result.input_tokens,
@@ -116,9 +127,7 @@ async def _journal_turn(
         {
             "turn": action.turn,
             "attempt": attempt,
-            "started_at": datetime.fromtimestamp(started_at, UTC)
-            .isoformat(timespec="milliseconds")
-            .replace("+00:00", "Z"),
+            "started_at": started_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "model": result.model,
             "text": result.text,
             "tokens": {"input": result.input_tokens, "output": result.output_tokens},
@@ -136,37 +145,53 @@ async def _journal_turn(
     await ledger.checkpoint(run, [step], events)
 
 
+def _asked(run: LiveRun, action: AskModel) -> str:
+    """A digest of all that a turn was asked with; recorded only: a new release asks differently, and goes on."""
+    told = [run.steps[turn_key(turn)]["text"] for turn in range(1, action.turn)]
+    results = [[result.result for result in results_of(run.steps, turn)] for turn in range(1, action.turn)]
+    return digest_of([run.agent.digest, run.input, told, results])
+
+
 def _shown(arguments: str) -> Any:
     try:
-        return mask(json.loads(arguments or "{}"))
-    except ValueError:
+        return mask(repaired_json(json.loads(arguments or "{}")))
+    except (ValueError, RecursionError):
         return mask_text(printable(arguments, 500))
 
 
 class _Deltas:
-    """Gathers a turn's text for about 100 ms, then writes it as one event; what is left is in the message."""
+    """Gathers a turn's text for about 100 ms, then writes it as one event, also while the model says nothing more."""
 
     def __init__(self, run: LiveRun, turn: int, attempt: int, ledger: RunLedger) -> None:
         self._run, self._ledger = run, ledger
         self._at = {"turn": turn, "attempt": attempt}
         self._text = ""
         self._offset = 0
-        self._written = time.monotonic()
+        self._closed = asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
 
     async def add(self, text: str) -> None:
         self._text += text
-        if time.monotonic() - self._written >= DELTA_SECONDS:
-            await self._write()
+        if self._writing is not None and self._writing.done():
+            await self._writing  # its failure is the turn's
+            self._writing = None
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_soon())
 
-    async def _write(self) -> None:
+    async def _write_soon(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closed.wait(), DELTA_SECONDS)
+            return  # what is left is in the message
         text, self._text = self._text, ""
         event = Event("assistant.delta", {**self._at, "offset": self._offset, "text": text})
         self._offset += len(text)
-        self._written = time.monotonic()
         await self._ledger.checkpoint(self._run, events=[event])
 
     async def close(self) -> None:
-        self._text = ""
+        """Nothing is written after this; raises what a write has met."""
+        self._closed.set()
+        if self._writing is not None:
+            await self._writing
 
 
 async def run_tools(run: LiveRun, calls: Sequence[Call], ledger: RunLedger, threads: ToolThreads) -> None:
@@ -203,6 +228,8 @@ async def _run_tool(run: LiveRun, call: Call, ledger: RunLedger, threads: ToolTh
         "tool",
         call.tool,
         {"ok": result.ok, "result": result.result},
+        status="completed" if error is None else "interrupted" if error[0] == INTERRUPTED else "failed",
+        asked=_shown(call.arguments),
         took_seconds=time.monotonic() - began,
         error_class=error[0][:80] if error else "",
         counts=True,
@@ -222,8 +249,9 @@ async def _outcome(
         return _told(error)
     if tool.effect == "undeclared":
         if call.key in run.started:
-            return _failed("interrupted", "The call was interrupted; it may or may not have happened.")
-        await ledger.checkpoint(run, [NewStep(call.key, "tool", call.tool, None, status="started")])
+            return _failed(INTERRUPTED, "The call was interrupted; it may or may not have happened.")
+        begun = NewStep(call.key, "tool", call.tool, None, status="started", asked=_shown(call.arguments))
+        await ledger.checkpoint(run, [begun])
     for attempt in range(1, TOOL_TRIES + 1):
         signal = CallSignal(run.signal)
         try:
@@ -232,9 +260,9 @@ async def _outcome(
         except Retryable as error:
             if attempt == TOOL_TRIES:
                 return _told(error)
-            await asyncio.sleep(
-                error.retry_after_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25)
-            )
+            await _pause(run, attempt, min(error.retry_after_seconds or 0.0, WAIT_SECONDS))
+            started = {"call_id": call.key, "tool": call.tool[:80], "attempt": attempt + 1}
+            await ledger.checkpoint(run, events=[Event("tool.started", started)])
         except JournalMismatch as error:
             raise RunFailed(error.code, error.message) from error
         except SdkError as error:
@@ -275,7 +303,7 @@ async def _call(
         asyncio.run_coroutine_threadsafe(checkpoint(steps, events), loop).result()
 
     context = CallContext(run, call.key, tool.proposes, signal, write)
-    run.busy_until = max(run.busy_until or 0.0, time.monotonic() + tool.timeout_seconds)
+    run.busy(tool.timeout_seconds)
     return await threads.run(
         lambda: tool.dump(tool(context, **arguments)),
         limit_seconds=tool.timeout_seconds,

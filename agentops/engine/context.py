@@ -5,10 +5,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
 from agentops.kernel import canonical
 from agentops.kernel.redaction import mask, printable
 from agentops.sdk.context import BoundLogger, Principal, StepContext
-from agentops.sdk.errors import DuplicateStep, JournalMismatch, Terminal
+from agentops.sdk.errors import DuplicateStep, InvalidResult, JournalMismatch, Terminal
+from agentops.sdk.text import repaired_json
 from agentops.sdk.values import Receipt
 from agentops.telemetry.logs import logger
 from agentops.tenancy import identity
@@ -46,6 +49,13 @@ class CallSignal:
             raise LeaseLost
 
 
+def _as_json(name: str, value: Any) -> Any:
+    try:
+        return repaired_json(to_jsonable_python(value))
+    except PydanticSerializationError as error:
+        raise InvalidResult(f"Step {name} returned something that is no JSON: {error}"[:300]) from None
+
+
 class CallContext:
     """One call of a tool in one life of its run; lives in the tool's thread."""
 
@@ -69,17 +79,18 @@ class CallContext:
         place = self._place(key or name)
         digest = canonical.digest("step", [name, *args])
         recorded = self._live.steps.get(place)
-        if recorded is not None:
-            if recorded["digest"] != digest:
-                raise JournalMismatch(f"Step {place} was recorded with other arguments.")
-            result: R = recorded["result"]
-            return result
-        began = time.monotonic()
-        value = fn(_StepContext(f"{self.run_id}/{place}"), *args)
-        record = {"digest": digest, "result": canonical.canonical(value)}
-        took = time.monotonic() - began
-        self._write([NewStep(place, "step", name, record, input_digest=digest[:80], took_seconds=took)], [])
-        return value
+        if recorded is None:
+            began = time.monotonic()
+            value = fn(_StepContext(f"{self.run_id}/{place}"), *args)
+            recorded = {"digest": digest, "result": _as_json(name, value)}
+            took = time.monotonic() - began
+            asked = mask(canonical.canonical(list(args)))
+            done = NewStep(place, "step", name, recorded, asked=asked, input_digest=digest, took_seconds=took)
+            self._write([done], [])
+        elif recorded["digest"] != digest:
+            raise JournalMismatch(f"Step {place} was recorded with other arguments.")
+        result: R = recorded["result"]  # the same in this life as in every later one
+        return result
 
     def operation(
         self, action: str, *, target: str, params: dict[str, Any], reference: str, key: str | None = None

@@ -1,6 +1,7 @@
 """The only driver of runs: one per worker process, many runs on one event loop, PostgreSQL knows what is ready."""
 
 import asyncio
+import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -10,6 +11,7 @@ from uuid import UUID
 
 from django.conf import settings
 from psycopg.errors import CheckViolation
+from pydantic import ValidationError
 
 from agentops.audit.entries import SYSTEM
 from agentops.kernel.redaction import mask_text, printable
@@ -35,17 +37,27 @@ SLEEPER_POLL_SECONDS = 60.0
 STOP_PATIENCE_SECONDS = 10.0
 CONNECT_SECONDS = 8.0  # a worker that was told to stop while it starts must not outwait its supervisor
 HAND_BACK_SECONDS = 2.0  # what a lease that runs out by itself is worth waiting for PostgreSQL
+CLAIM_SECONDS = 2.0  # a bell waits no longer for the claim that it causes
+ABANDONED_LIMIT = 16  # threads that overran and are still at work: more, and the process ends
 AFTER_LOSS_SECONDS = 2.0  # before a run is tried again whose life PostgreSQL has ended
 
 
 class Driver:
     """`start` it once in a process; `ring`, `drain` and `stop` may be called from any thread, `drain` from a signal."""
 
-    def __init__(self, *, pool: str = "default", owner: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        pool: str = "default",
+        owner: str | None = None,
+        worn_out: Callable[[], None] = lambda: None,
+    ) -> None:
         self.pool_name = pool
         self.owner = owner or settings.AGENTOPS_WORKER_TOKEN
         self.live: dict[UUID, LiveRun] = {}
         self.draining = False
+        self._worn_out = worn_out  # called once, when this process should end and another begin
+        self._callers: list[concurrent.futures.Future[int]] = []
         self._operations: dict[UUID, asyncio.Task[None]] = {}
         self._patience = STOP_PATIENCE_SECONDS
         self._ready = threading.Event()
@@ -64,6 +76,15 @@ class Driver:
     def ring(self) -> None:
         with suppress(RuntimeError):  # the loop has been closed: nothing to wake
             self._loop.call_soon_threadsafe(self._wake.set)
+
+    def claim_now(self) -> int:
+        """Ring, wait for the claim that it causes, and return that claim's size; 0 where there is none to wait for."""
+        claimed: concurrent.futures.Future[int] = concurrent.futures.Future()
+        self._callers.append(claimed)
+        self.ring()
+        with suppress(TimeoutError):
+            return claimed.result(CLAIM_SECONDS)
+        return 0
 
     def drain(self) -> None:
         """Take nothing new; runs hand their leases back at the next checkpoint."""
@@ -89,7 +110,7 @@ class Driver:
         self.ledger = RunLedger(pool, self.owner)
         self._ready.set()
         keepers = [
-            asyncio.create_task(work) for work in (self._forever(self._house), self._forever(self._outside))
+            asyncio.create_task(self._forever(work)) for work in (self._house, self._outside, self._wear)
         ]
         log.info("driver_started", pool=self.pool_name)
         try:
@@ -105,29 +126,36 @@ class Driver:
     async def _pump(self) -> None:
         while not self.draining:
             self._wake.clear()
-            contended = False
-            in_model = sum(run.in_model for run in self.live.values())
-            want = min(RUNNABLE - (len(self.live) - in_model), settings.AGENTOPS_DRIVER_CAP - len(self.live))
-            if want > 0:
-                try:
-                    claimed = await self.ledger.claim(self.pool_name, want)
-                except Exception as error:  # PostgreSQL away: look again at the next poll
-                    log.warning("claim_failed", error=type(error).__name__)
-                    claimed = None
-                if claimed is not None:
-                    for run in claimed.runs:
-                        self.live[run.id] = run
-                        run.task = asyncio.create_task(self._drive(run))
-                    for tenant_id, run_id, agent in claimed.strangers:
-                        await self._stranger(tenant_id, run_id, agent)
-                    if claimed.runs or claimed.strangers:
-                        continue
-                    contended = claimed.contended
-            if contended and await self.ledger.waiting(self.pool_name):
+            callers, self._callers = self._callers, []
+            try:
+                size, contended = await self._claim()
+            except Exception as error:  # PostgreSQL away: look again at the next poll
+                log.warning("claim_failed", error=type(error).__name__)
+                size, contended = 0, False
+            for caller in callers:
+                caller.set_result(size)
+            if size:
+                continue
+            if contended:
                 await asyncio.sleep(soon())
                 continue
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
+
+    async def _claim(self) -> tuple[int, bool]:
+        """Take what there is room for; how many that were, and whether another process was just claiming the rest."""
+        in_model = sum(run.in_model for run in self.live.values())
+        want = min(RUNNABLE - (len(self.live) - in_model), settings.AGENTOPS_DRIVER_CAP - len(self.live))
+        if want <= 0:
+            return 0, False
+        claimed = await self.ledger.claim(self.pool_name, want)
+        for run in claimed.runs:
+            self.live[run.id] = run
+            run.task = asyncio.create_task(self._drive(run))
+        for tenant_id, run_id, agent in claimed.strangers:
+            await self._stranger(tenant_id, run_id, agent)
+        taken = len(claimed.runs) + len(claimed.strangers)
+        return taken, claimed.contended and await self.ledger.waiting(self.pool_name)
 
     async def _stranger(self, tenant_id: int, run_id: UUID, agent: str) -> None:
         """A run of an agent that this release has not got: nobody here can carry it on."""
@@ -139,14 +167,14 @@ class Driver:
     async def _drive(self, run: LiveRun) -> None:
         with bound_contextvars(run_id=run.public_id, tenant=run.tenant, trace_id=run.trace_id):
             try:
-                if run.crash_count >= CRASH_LIMIT:
+                if run.crash_count > CRASH_LIMIT:
                     raise RunFailed(
                         "worker_crash_loop",
-                        f"{run.crash_count} workers ended while they held it. Start it again.",
+                        f"{CRASH_LIMIT} workers ended while they held it. Start it again.",
                     )
                 await self._advance(run)
             except LeaseLost:
-                log.info("lease_lost", epoch=run.epoch)
+                await self._note_loss(run)
             except LIFE_LOST as error:
                 log.warning("life_lost", epoch=run.epoch, error=type(error).__name__)
                 await self._hand_back([run], crashes=1, pause_seconds=AFTER_LOSS_SECONDS)
@@ -156,7 +184,7 @@ class Driver:
                 await asyncio.shield(self._hand_back([run]))
             except Exception as error:
                 log.exception("agent_loop_failed")
-                await self._fail(run, "agent_error", type(error).__name__)
+                await self._fail(run, "agent_error", told(error))
             finally:
                 run.signal.set()
                 if self.live.get(run.id) is run:  # else this process has it again, in a later life
@@ -171,7 +199,6 @@ class Driver:
             action = advance(run.journal())
             match action:
                 case AskModel():
-                    run.busy_until = time.monotonic() + 600
                     await _unwrapped(agent_loop.ask_model(run, action, self.ledger))
                 case RunTools(calls):
                     await _unwrapped(agent_loop.run_tools(run, calls, self.ledger, self.threads))
@@ -219,6 +246,12 @@ class Driver:
             )
         )
 
+    async def _note_loss(self, run: LiveRun) -> None:
+        """A lease ends under a worker because the run is ended, or because the worker was too slow: only that is news."""
+        with suppress(Exception):
+            if not await self.ledger.is_ending(run):
+                log.warning("stale_worker", run_id=run.public_id, epoch=run.epoch, worker=self.owner[:8])
+
     async def _hand_back(self, runs: list[LiveRun], *, crashes: int = 0, pause_seconds: float = 0.0) -> None:
         with suppress(Exception):  # else the leases run out
             async with asyncio.timeout(HAND_BACK_SECONDS):
@@ -243,7 +276,16 @@ class Driver:
             if mine.get(run.id) != run.epoch and run.id in self.live and run.task is not None:
                 run.signal.set()
                 run.task.cancel()
+                await self._note_loss(run)
         await self.ledger.renew([run for run in runs if run.id in mine])
+
+    async def _wear(self) -> None:
+        """Threads that overran and never end: their process ends in order, and another begins."""
+        abandoned = self.threads.abandoned() + self.operation_threads.abandoned()
+        if abandoned > ABANDONED_LIMIT and not self.draining:
+            log.error("too_many_abandoned_threads", threads=abandoned)
+            self.drain()
+            self._worn_out()
 
     async def _outside(self) -> None:
         """Operations that are due: approved ones to be sent, others to be looked up, whoever proposed them."""
@@ -282,6 +324,12 @@ class Driver:
         if tasks:
             await asyncio.wait(tasks, timeout=3)
         await self._hand_back(list(self.live.values()))
+
+
+def told(error: Exception) -> str:
+    """An error of ours in one masked line; a validator's words quote what they refuse, so only its class is told."""
+    words = "" if isinstance(error, ValidationError) else mask_text(str(error).partition("\n")[0])
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _left(run: LiveRun) -> float | None:

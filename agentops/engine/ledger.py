@@ -35,6 +35,7 @@ class NewStep:
     name: str
     result: Any
     status: str = "completed"
+    asked: Any = None  # what it was asked, masked; None: nothing worth keeping
     input_digest: str = ""
     error_class: str = ""
     took_seconds: float = 0.0
@@ -64,8 +65,8 @@ class Claimed:
     contended: bool  # nothing came, but somebody else was just claiming: look again soon
 
 
-def step_place(run_id: UUID, key: str) -> Place:
-    return Place("runs_step", f"{run_id}/{key}", "result")
+def step_place(run_id: UUID, key: str, column: str = "result") -> Place:
+    return Place("runs_step", f"{run_id}/{key}", column)
 
 
 def pool_of(size: int) -> AsyncConnectionPool[AsyncConnection[DictRow]]:
@@ -144,7 +145,8 @@ class RunLedger:
             )
             facts = await _all(
                 conn,
-                "SELECT r.id, t.slug, rel.digest, extract(epoch FROM r.deadline_at - agentops_now()) AS left_seconds"
+                "SELECT r.id, t.slug, rel.digest, extract(epoch FROM r.deadline_at - agentops_now()) AS left_seconds,"
+                " agentops_now() AS at"
                 " FROM runs_agentrun r JOIN tenancy_tenant t ON t.id = r.tenant_id"
                 " JOIN runs_agentrelease rel ON rel.id = r.release_id WHERE r.id = ANY(%(ids)s)",
                 ids=ids,
@@ -189,6 +191,7 @@ class RunLedger:
             "epoch": run.epoch,
             "lease_seconds": settings.AGENTOPS_LEASE_SECONDS,
             "steps_taken": taken,
+            "progress": any(step.status != "started" for step in steps),
             "cost_microusd": cost,
             "inbox_read": run.inbox_read,
             "end_status": ending.status if ending else None,
@@ -252,6 +255,11 @@ class RunLedger:
         async with self.pool.connection() as conn:
             rows = await _all(conn, leases.STILL_MINE, owner=self.owner)
         return {row["id"]: row["lease_epoch"] for row in rows}
+
+    async def is_ending(self, run: LiveRun) -> bool:
+        async with self.pool.connection() as conn:
+            row = await _one(conn, "SELECT ending FROM runs_agentrun WHERE id = %(id)s", id=run.id)
+        return bool(row and row["ending"])
 
     async def hand_back(
         self, runs: Sequence[LiveRun], *, crashes: int = 0, pause_seconds: float = 0.0
@@ -329,6 +337,7 @@ def _live(row: DictRow, facts: DictRow, steps: list[DictRow], agent: Any, owner:
         inbox_read=row["inbox_taken"],
         deadline=time.monotonic() + float(left) if left is not None else None,
         crash_count=row["crash_count"],
+        taken_at=facts["at"],
     )
 
 
@@ -339,6 +348,12 @@ def _columns(run: LiveRun, steps: Sequence[NewStep]) -> dict[str, list[Any]]:
         "step_names": [step.name[:80] for step in steps],
         "step_statuses": [step.status for step in steps],
         "step_digests": [step.input_digest for step in steps],
+        "step_asked": [
+            None
+            if step.asked is None
+            else sealed.seal_json(run.key, step_place(run.id, step.key, "input"), step.asked)
+            for step in steps
+        ],
         "step_results": [
             None
             if step.status == "started"

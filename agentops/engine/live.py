@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -75,7 +76,9 @@ class LiveRun:
     spent_microusd: int
     inbox_read: int  # the last message that this life has taken; the next commit of the run says so
     deadline: float | None  # on this process's monotonic clock
-    crash_count: int
+    crash_count: int  # lives without progress, this one among them
+    taken_at: datetime  # by PostgreSQL's clock, at this moment of ours:
+    taken: float = field(default_factory=time.monotonic)
     waits: dict[str, frozenset[str]] = field(default_factory=dict)
     timer: float | None = None  # seconds until the earliest timer of its calls
     inbox: list[Message] = field(default_factory=list)  # read from PostgreSQL, not yet taken by this life
@@ -87,6 +90,14 @@ class LiveRun:
     @property
     def public_id(self) -> str:
         return show("run", self.id)
+
+    def now(self) -> datetime:
+        """PostgreSQL's time, without asking it: a worker's own clock may be anything."""
+        return self.taken_at + timedelta(seconds=time.monotonic() - self.taken)
+
+    def busy(self, seconds: float) -> None:
+        """The present step may take that long from now; beyond it, the lease is not renewed."""
+        self.busy_until = max(self.busy_until or 0.0, time.monotonic() + seconds)
 
     def journal(self) -> Journal:
         return Journal(

@@ -94,7 +94,7 @@ def advance(journal: Journal) -> Action:
                 return RunTools(due)
             if undone and not due:
                 return Park(frozenset().union(*(journal.waits[call.key] for call in undone)))
-        if _same_call_again(steps, last):
+        if _same_call_again(steps, last) and not journal.past_deadline:
             return Park(frozenset({"operator"}))
     return _limit(journal) or AskModel(last + 1, turn_key(last + 1))
 

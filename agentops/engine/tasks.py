@@ -15,12 +15,11 @@ log = logger(__name__)
 
 @shared_task(ignore_result=True)
 def advance(pool: str) -> int:
-    """Wake the driver of this process; PostgreSQL alone knows what is ready. Returns how many runs it holds."""
+    """Wake the driver of this process and return the size of the claim that follows; PostgreSQL alone knows what is ready."""
     present = driver.current()
     if present is None or present.pool_name != pool:
         return 0
-    present.ring()
-    return len(present.live)
+    return present.claim_now()
 
 
 @shared_task(ignore_result=True)

@@ -14,6 +14,12 @@ class ToolThreads:
 
     def __init__(self, size: int) -> None:
         self._room = asyncio.Semaphore(size)
+        self._abandoned: list[threading.Thread] = []
+
+    def abandoned(self) -> int:
+        """How many threads are still at work that nobody waits for any more."""
+        self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
+        return len(self._abandoned)
 
     async def run[T](
         self, work: Callable[[], T], *, limit_seconds: float | None = None, name: str = "tool"
@@ -23,12 +29,17 @@ class ToolThreads:
             loop = asyncio.get_running_loop()
             done: asyncio.Future[Any] = loop.create_future()
             context = contextvars.copy_context()
-            threading.Thread(
+            thread = threading.Thread(
                 target=context.run, args=(_carry, work, loop, done), name=name, daemon=True
-            ).start()
-            async with asyncio.timeout(limit_seconds):
-                result: T = await done
-                return result
+            )
+            thread.start()
+            try:
+                async with asyncio.timeout(limit_seconds):
+                    result: T = await done
+                    return result
+            except (TimeoutError, asyncio.CancelledError):
+                self._abandoned.append(thread)
+                raise
 
 
 def _carry(work: Callable[[], Any], loop: asyncio.AbstractEventLoop, done: "asyncio.Future[Any]") -> None:

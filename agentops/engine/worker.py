@@ -1,6 +1,7 @@
 """The driver's life inside a Celery worker: a bootstep starts and stops it; it needs the threads pool."""
 
 import os
+import signal
 from typing import Any
 
 from celery import bootsteps
@@ -31,7 +32,7 @@ class DriverStep(bootsteps.StartStopStep):
             raise ImproperlyConfigured(error.message) from None
         refuse_moved_clock()
         llm.warm_up(settings.AGENTOPS_MODEL)
-        driver.install(driver.Driver().start())
+        driver.install(driver.Driver(worn_out=_end_in_order).start())
 
     def close(self, worker: Any) -> None:
         present = driver.current()
@@ -48,6 +49,10 @@ class DriverStep(bootsteps.StartStopStep):
         present = driver.current()
         if present is not None:
             present.stop(patience_seconds=0)
+
+
+def _end_in_order() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)  # whoever keeps this process alive starts another
 
 
 @worker_shutting_down.connect
