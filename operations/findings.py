@@ -45,13 +45,17 @@ class Evidence:
 def take(operation_id: UUID, evidence: Evidence) -> Operation:
     """Record evidence and let it settle the operation where it is still open. Never fails because someone was quicker."""
     locked = lock(operation_id)
-    operation = locked.operation
-    _store(operation, evidence)
-    if operation.status in FINAL:
+    merge(locked, evidence)
+    return locked.operation
+
+
+def merge(locked: Locked, evidence: Evidence) -> None:
+    """The same for an operation that the caller has locked."""
+    note(locked.operation, evidence)
+    if locked.operation.status in FINAL:
         _about_the_past(locked, evidence)
     else:
         _settle(locked, evidence)
-    return operation
 
 
 def finding_place(operation_id: UUID, number: int) -> Place:
@@ -62,7 +66,8 @@ def receipt_place(operation_id: UUID) -> Place:
     return Place("operations_operation", str(operation_id), "receipt")
 
 
-def _store(operation: Operation, evidence: Evidence) -> None:
+def note(operation: Operation, evidence: Evidence) -> None:
+    """Put evidence on record for a locked operation, and draw nothing from it."""
     answer = evidence.answer
     number = operation.findings_taken + 1
     Operation.objects.filter(pk=operation.pk).update(findings_taken=number)
@@ -88,8 +93,11 @@ def _store(operation: Operation, evidence: Evidence) -> None:
 def _about_the_past(locked: Locked, evidence: Evidence) -> None:
     """The operation has ended: evidence confirms it, tells of its reversal, or is an alarm."""
     operation, answer = locked.operation, evidence.answer
-    if answer.verdict == Verdict.REVERSED:
+    is_same = bool(answer.provider_ref) and answer.provider_ref == operation.provider_ref
+    if answer.verdict == Verdict.REVERSED or (answer.verdict == Verdict.REFUSED and is_same):
         _reversed(locked, evidence)
+    elif is_same and evidence.source == Source.WEBHOOK:
+        return  # what it was before it became what we know
     elif answer.verdict in (Verdict.APPLIED, Verdict.ACCEPTED) and (
         operation.status != _S.SUCCEEDED or answer.provider_ref not in ("", operation.provider_ref)
     ):
@@ -107,7 +115,8 @@ def _settle(locked: Locked, evidence: Evidence) -> None:
             _alarm(operation, "effect_before_dispatch", {"provider_ref": answer.provider_ref})
             return
         _back_on_its_way(locked)
-    _reached(operation, answer)
+    if evidence.source != Source.PERSON:
+        _reached(operation, answer)
     match answer.verdict:
         case Verdict.APPLIED:
             _applied(locked, evidence)
@@ -122,7 +131,7 @@ def _settle(locked: Locked, evidence: Evidence) -> None:
         case Verdict.ABSENT:
             _absent(locked)
         case Verdict.REVERSED:
-            _fail(locked, answer, "reversed")
+            _fail(locked, answer, "reversed", evidence.actor)
         case Verdict.UNREACHABLE | Verdict.BLOCKED:
             _unreachable(locked, answer)
         case Verdict.CONTRADICTION:
@@ -192,15 +201,16 @@ def _refused(locked: Locked, evidence: Evidence) -> None:
         # "Already refunded" may be the echo of our own earlier try: look before believing it.
         _doubt(locked, answer)
         return
-    _fail(locked, answer, answer.code or "refused")
+    _fail(locked, answer, answer.code or "refused", evidence.actor)
 
 
-def _fail(locked: Locked, answer: Answer, code: str) -> None:
+def _fail(locked: Locked, answer: Answer, code: str, actor: Actor = SYSTEM) -> None:
     reference = answer.provider_ref or locked.operation.provider_ref
     move(
         locked,
         _S.FAILED,
         reason=code,
+        actor=actor,
         error_code=code[:60],
         error_detail=answer.detail,
         in_doubt=False,

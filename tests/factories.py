@@ -14,6 +14,7 @@ from agentops.tenancy.access import create_tenant, join
 from agentops.tenancy.models import Membership, Tenant, User
 from agentops.tenancy.principals import Principal
 from approvals.models import Policy, ReviewLimit
+from operations.hooks import secret_place
 from operations.models import Connection
 from operations.services import connection_place
 from runs.models import AgentRun, Slot
@@ -97,16 +98,18 @@ def run(
 
 
 def connection(
-    of: Tenant, connector: str, base_url: str, secret: str = "sk_test_agentops_demo"
+    of: Tenant, connector: str, base_url: str, secret: str = "sk_test_agentops_demo", hook_secret: str = ""
 ) -> Connection:
     connection_id = uuid7()
+    key = vault.for_tenant(of.id)
     return Connection.objects.create(
         id=connection_id,
         tenant=of,
         name=connector,
         connector=connector,
         base_url=base_url,
-        sealed_credential=sealed.seal_json(
-            vault.for_tenant(of.id), connection_place(connection_id), {"secret": secret}
-        ),
+        sealed_credential=sealed.seal_json(key, connection_place(connection_id), {"secret": secret}),
+        sealed_hook_secret=sealed.seal_json(key, secret_place(connection_id), {"secret": hook_secret})
+        if hook_secret
+        else None,
     )

@@ -30,6 +30,7 @@ from tests import factories
 from tests.conformance.connectors.subjects import STRIPE_KEY, Provider
 
 LOOK_SECONDS = 0.04
+HOOK_SECRET = "whsec_stage"
 SMALL, LARGE, CEILING = 2_490, 12_900, 259_900  # allowed; a person decides; denied
 
 
@@ -222,6 +223,6 @@ def stage(transactional_db: None, provider, move_clock, settings, monkeypatch) -
 
 
 def connect(tenant: Tenant, provider: Provider) -> None:
-    factories.connection(tenant, "stripe", provider.payments_url, STRIPE_KEY)
-    factories.connection(tenant, "shop", provider.shop_url, "")
+    factories.connection(tenant, "stripe", provider.payments_url, STRIPE_KEY, HOOK_SECRET)
+    factories.connection(tenant, "shop", provider.shop_url, "", HOOK_SECRET)
     factories.connection(tenant, "mail", "file:", "")

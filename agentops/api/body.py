@@ -17,14 +17,14 @@ type _Application = Callable[[dict[str, Any], _Receive, _Send], Awaitable[None]]
 
 
 def capped(application: _Application) -> _Application:
-    """`application` with the bodies of /v1 cut one byte above the limit while they arrive, whatever their headers say.
+    """`application` with the bodies of /v1 and /hooks cut one byte above the limit while they arrive, whatever their headers say.
 
     Django spools a whole body to disk before any view runs, so this is the only place where it can be stopped. The cut
     body is above the limit, so the door answers 413; what still arrives is dropped.
     """
 
     async def call(scope: dict[str, Any], receive: _Receive, send: _Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
+        if scope["type"] != "http" or not scope["path"].startswith(("/v1/", "/hooks/")):
             return await application(scope, receive, send)
         left = settings.AGENTOPS_BODY_BYTES + 1
 

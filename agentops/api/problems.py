@@ -1,4 +1,4 @@
-"""Whatever goes wrong under /v1 leaves as problem+json: the one place where an error becomes an answer."""
+"""Whatever goes wrong under /v1 and /hooks leaves as problem+json: the one place where an error becomes an answer."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -37,7 +37,7 @@ type _Next = Callable[[HttpRequest], HttpResponseBase] | Callable[[HttpRequest],
 
 
 def is_public(request: HttpRequest) -> bool:
-    return request.path_info == "/v1" or request.path_info.startswith("/v1/")
+    return request.path_info == "/v1" or request.path_info.startswith(("/v1/", "/hooks/"))
 
 
 def answer(request: HttpRequest, problem: Problem) -> HttpResponse:
@@ -48,7 +48,7 @@ def answer(request: HttpRequest, problem: Problem) -> HttpResponse:
 
 
 class ProblemMiddleware:
-    """Turns exceptions of the views under /v1, and Django's own error pages there, into problem+json."""
+    """Turns exceptions of the views under /v1 and /hooks, and Django's own error pages there, into problem+json."""
 
     sync_capable = True
     async_capable = True

@@ -17,6 +17,7 @@ from agentops.audit.entries import SYSTEM
 from agentops.kernel.redaction import mask_text, printable
 from agentops.telemetry.logs import bound_contextvars, logger
 from approvals.services import AUTHORITY
+from operations.hooks import take_left
 from operations.reconcile import carry_on, due
 from runs.events import Event
 
@@ -288,9 +289,10 @@ class Driver:
             self._worn_out()
 
     async def _outside(self) -> None:
-        """Operations that are due: approved ones to be sent, others to be looked up, whoever proposed them."""
+        """Messages that were left, and operations that are due: to be sent or looked up, whoever proposed them."""
         if self.draining:
             return
+        await self._in_thread(take_left)
         for operation_id in await self._in_thread(due):
             if operation_id not in self._operations:
                 task = asyncio.create_task(self._carry_on(operation_id))

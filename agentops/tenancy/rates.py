@@ -45,18 +45,10 @@ class Quota:
 
 def take(principal: Principal) -> Quota | None:
     """Count one request of `principal`; raises TooMany above the limit. None: the broker is away, nobody is held up."""
-    global _blind_until
-    if time.monotonic() < _blind_until:
+    counted = _count(principal.name)
+    if counted is None:
         return None
-    try:
-        used, left_ms = cast(
-            list[int], broker().eval(_TAKE, 1, f"agentops:rate:{principal.name}", str(WINDOW_SECONDS * 1000))
-        )
-    except RedisError as error:
-        # A broker that hangs would cost every request its time-out: leave it alone for a moment.
-        _blind_until = time.monotonic() + _BLIND_SECONDS
-        log.warning("rate_not_counted", error=type(error).__name__, blind_seconds=_BLIND_SECONDS)
-        return None
+    used, left_ms = counted
     limit = settings.AGENTOPS_RATE_PER_MINUTE
     quota = Quota(limit, max(limit - used, 0), max(math.ceil(left_ms / 1000), 1))
     if used > limit:
@@ -65,3 +57,24 @@ def take(principal: Principal) -> Quota | None:
             headers={**quota.headers, "Retry-After": str(quota.reset_seconds)},
         )
     return quota
+
+
+def is_within(name: str, limit: int) -> bool:
+    """Count one of what `name` says; whether there were at most `limit` in this window. Without the broker: yes."""
+    counted = _count(name)
+    return counted is None or counted[0] <= limit
+
+
+def _count(name: str) -> list[int] | None:
+    """How many there were in the present window, this one too, and the milliseconds that are left of it."""
+    global _blind_until
+    if time.monotonic() < _blind_until:
+        return None
+    try:
+        key = f"agentops:rate:{name}"
+        return cast(list[int], broker().eval(_TAKE, 1, key, str(WINDOW_SECONDS * 1000)))
+    except RedisError as error:
+        # A broker that hangs would cost every request its time-out: leave it alone for a moment.
+        _blind_until = time.monotonic() + _BLIND_SECONDS
+        log.warning("rate_not_counted", error=type(error).__name__, blind_seconds=_BLIND_SECONDS)
+        return None

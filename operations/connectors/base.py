@@ -145,6 +145,35 @@ class Answer:
     retry_after_seconds: float | None = None
 
 
+@dataclass(frozen=True)
+class Told:
+    """One effect that a provider's message speaks of: whose it says it is, and the effect as the provider shows it."""
+
+    operation_id: str  # the operation that it names, "op_…"; "" for none
+    provider_ref: str
+    effect: Mapping[str, Json]
+    amount_minor: int | None = None
+    currency: str = ""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message whose signature holds. `told_at` is the provider's time of what it tells, `signed_at` of this delivery.
+
+    `told` is None where it speaks of nothing that we do.
+    """
+
+    event_id: str
+    type: str
+    told_at: datetime
+    signed_at: datetime
+    told: Told | None = None
+
+
+class NotSigned(Exception):
+    """The message is not signed with the secret of this connection, or is no message at all."""
+
+
 class PastSendBy(Exception):
     """`send_by` had passed when the first byte was to leave: surely not sent."""
 
@@ -194,3 +223,11 @@ class Connector(ABC):
     @abstractmethod
     def look_up(self, call: Call) -> Answer:
         """Ask whether the operation took effect: by reference, by key or by operation id. Read-only, never raises."""
+
+    def read_hook(self, headers: Mapping[str, str], body: bytes, secret: str) -> Message:
+        """Read a message that the provider has sent to us. Raises NotSigned."""
+        raise NotSigned(f"{self.name} sends no messages.")
+
+    def hear(self, call: Call, told: Told) -> Answer:
+        """What a message says about the operation. Nothing is asked of the provider."""
+        raise NotImplementedError

@@ -1,11 +1,11 @@
 """Refunds at Stripe: what they rest on, the pinned request, the look-up by reference or by metadata."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.conf import settings
 
-from operations.connectors.base import Abilities, Answer, Call, Connector, Facts, Request
+from operations.connectors.base import Abilities, Answer, Call, Connector, Facts, Message, Request, Told
 from operations.connectors.wire import Lost, NotSent
 from operations.states import Verdict
 
@@ -69,6 +69,14 @@ class StripeConnector(Connector):
         if not ours:
             return Answer(Verdict.ABSENT, detail="No refund of the charge carries this operation.")
         return evidence(call, (living or ours)[0])
+
+    def read_hook(self, headers: Mapping[str, str], body: bytes, secret: str) -> Message:
+        from . import hooks
+
+        return hooks.read(headers.get("Stripe-Signature", ""), body, secret)
+
+    def hear(self, call: Call, told: Told) -> Answer:
+        return evidence(call, dict(told.effect))
 
 
 def _by_reference(call: Call) -> dict[str, Any] | None:

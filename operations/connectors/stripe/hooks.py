@@ -1,0 +1,67 @@
+"""Stripe's messages: the signature is the SDK's to check, what they say of refunds is ours to read.
+
+Importing this module loads the SDK: import it where it is used.
+"""
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import stripe
+from pydantic import BaseModel, Field, ValidationError
+
+from operations.connectors.base import Message, NotSigned, Told
+
+Name = Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,120}$")]
+
+
+class _Data(BaseModel):
+    object: dict[str, Any]
+
+
+class _Event(BaseModel):
+    """Of Stripe's event, what we rely on."""
+
+    id: Name
+    type: Name
+    created: int = Field(ge=0, lt=2**34)
+    data: _Data
+
+
+class _Refund(BaseModel):
+    id: Name
+    amount: int
+    currency: str = Field(pattern=r"^[a-zA-Z]{3}$")
+    metadata: dict[str, str] | None = None
+
+
+def read(signature: str, body: bytes, secret: str) -> Message:
+    """Raises NotSigned."""
+    try:
+        stripe.WebhookSignature.verify_header(body, signature, secret)
+        event = _Event.model_validate(json.loads(body))
+    except (stripe.StripeError, ValidationError, ValueError, TypeError, RecursionError) as error:
+        raise NotSigned(f"Stripe's signature does not hold ({type(error).__name__}).") from None
+    return Message(
+        event_id=event.id,
+        type=event.type[:60],
+        told_at=datetime.fromtimestamp(event.created, UTC),
+        signed_at=datetime.fromtimestamp(_timestamp(signature), UTC),
+        told=_told(event.data.object),
+    )
+
+
+def _timestamp(signature: str) -> int:
+    """Of a header that was verified: the time that stands under the signature."""
+    return int(next(part[2:] for part in signature.split(",") if part.startswith("t=")))
+
+
+def _told(thing: dict[str, Any]) -> Told | None:
+    if thing.get("object") != "refund":
+        return None
+    try:
+        refund = _Refund.model_validate(thing)
+    except ValidationError:
+        return None
+    named = (refund.metadata or {}).get("operation_id", "")
+    return Told(named, refund.id, thing, refund.amount, refund.currency.upper())
