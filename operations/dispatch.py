@@ -24,7 +24,7 @@ from .connectors.base import Answer, Call, CheckFailed, Facts, PastSendBy, Reque
 from .connectors.registry import ACTIONS, CONNECTORS
 from .findings import Evidence, escalate, may_be_sent_again, take
 from .incidents import open_incident
-from .models import Attempt, Operation
+from .models import Attempt, Connection, Operation
 from .moves import Locked, lock, move, retried
 from .services import credential, digest_of, params, remember_facts
 from .states import OperationStatus, Source, Verdict
@@ -289,6 +289,13 @@ def send(departure: Departure) -> Operation:
             answer = Answer(Verdict.UNKNOWN, code="connector_failed", detail=type(error).__name__)
         log.info("provider_answered", verdict=answer.verdict, code=answer.code, attempt=departure.attempt)
     return take(departure.operation_id, Evidence(Source.ANSWER, answer, attempt=departure.attempt))
+
+
+def rehearse(connection: Connection, call: Call, request: Request) -> Answer:
+    """What the contract test sends: no operation stands behind it, so it is refused anywhere but in test mode."""
+    if connection.mode != "test" or not call.is_trial:
+        raise ValueError(f"{connection} is live, or {call.operation_id} is no trial: nothing was sent")
+    return CONNECTORS[connection.connector].send(call, request, lambda: None)
 
 
 @retried

@@ -14,8 +14,8 @@ from agentops.kernel.sealed import Place
 from agentops.tenancy import vault
 from runs.events import Event, append
 
-from .connectors.base import Abilities, Answer
-from .connectors.registry import CONNECTORS
+from .connectors.base import Answer
+from .grades import declared, reliance
 from .incidents import close_incident, open_incident
 from .models import Finding, Operation
 from .moves import Locked, facts_of, lock, move, retried
@@ -257,22 +257,23 @@ def _not_sent(locked: Locked, answer: Answer) -> None:
 
 
 def _doubt(locked: Locked, answer: Answer) -> None:
-    """No answer that says anything: unknown, and the next thing is a look-up."""
+    """No answer that says anything: unknown, and the next thing is a look-up, or where there is none, our key."""
     operation = locked.operation
-    abilities = _abilities(operation)
-    if not abilities.can_look_up:
+    can = declared(operation.connection)
+    asks_by_key = not can.can_look_up and _answers_by_key(operation, answer)
+    if not can.can_look_up and not asks_by_key:
         escalate(locked, answer, "cannot_be_looked_up")
         return
     changes: dict[str, Any] = {
         "in_doubt": True,
-        "next_attempt_at": _look_again(operation),
+        "next_attempt_at": operation.quiet_at if asks_by_key else _look_again(operation),
         "lease_owner": None,
         "lease_expires_at": None,
         "error_code": answer.code[:60],
         "error_detail": mask_text(answer.detail)[:500],
     }
     if answer.verdict == Verdict.BUSY:  # it counts as an attempt in flight
-        changes["quiet_at"] = _later(15.0 + abilities.look_up_lag_seconds)
+        changes["quiet_at"] = _later(15.0 + can.look_up_lag_seconds)
     if operation.status == _S.EXECUTING:
         move(locked, _S.UNKNOWN, reason=answer.code or "no_answer", **changes)
     elif _inconclusive_look_ups(operation) >= MAX_LOOK_UPS:
@@ -310,16 +311,19 @@ def _absent(locked: Locked) -> None:
     if operation.accepted_at is not None or not _is_quiet(operation, at):
         _look_later(operation)
         return
-    last = _last_answer(operation)
+    last, proved = _last_answer(operation), reliance(operation.connection)
     said = Answer(Verdict(last.verdict) if last else Verdict.UNKNOWN, code=last.code if last else "no_answer")
     if operation.attempts >= MAX_TRIES:
         escalate(locked, said, "too_many_tries")
-    elif said.verdict == Verdict.REFUSED:
-        _fail(locked, said, said.code or "refused")
     elif said.verdict == Verdict.CONTRADICTION:
         escalate(locked, said, "contradiction")
-    elif not _abilities(operation).honours_idempotency_keys:
-        escalate(locked, said, "absent_without_keys")
+    elif said.verdict in (Verdict.REFUSED, Verdict.SPENT) and not proved.absence:
+        escalate(locked, said, "absence_not_proved")
+    elif said.verdict == Verdict.REFUSED:
+        _fail(locked, said, said.code or "refused")
+    elif not proved.keys:
+        honours = declared(operation.connection).honours_idempotency_keys
+        escalate(locked, said, "keys_not_proved" if honours else "absent_without_keys")
     elif said.verdict == Verdict.SPENT:
         _next_generation(locked)
     elif not _key_lives(operation, at):  # nothing would catch a second effect any more
@@ -329,14 +333,31 @@ def _absent(locked: Locked) -> None:
 
 
 def may_be_sent_again(operation: Operation) -> bool:
-    """Whether the same bytes may go out under the same key: the last look-up, after `quiet_at`, found nothing."""
-    if operation.status != _S.UNKNOWN or not _abilities(operation).honours_idempotency_keys:
+    """Whether the same bytes may go out under the same key: the last look-up, after `quiet_at`, found nothing.
+
+    Where nothing can be looked up, a proved and living key brings the stored answer.
+    """
+    if operation.status != _S.UNKNOWN or not reliance(operation.connection).keys:
         return False
+    if not declared(operation.connection).can_look_up:
+        last_answer = _last_answer(operation)
+        said = Answer(Verdict(last_answer.verdict) if last_answer else Verdict.UNKNOWN)
+        return _is_quiet(operation, now()) and _answers_by_key(operation, said)
     last = Finding.objects.filter(operation_id=operation.id).order_by("-number").first()
     return (
         last is not None
         and (last.source, last.verdict) == (Source.LOOK_UP, Verdict.ABSENT)
         and _is_quiet(operation, last.at)
+        and _key_lives(operation, now())
+    )
+
+
+def _answers_by_key(operation: Operation, said: Answer) -> bool:
+    """Whether, after that answer, the same request under its key would still be answered and could do nothing twice."""
+    return (
+        said.verdict in (Verdict.UNKNOWN, Verdict.BUSY)
+        and operation.attempts < MAX_TRIES
+        and reliance(operation.connection).keys
         and _key_lives(operation, now())
     )
 
@@ -412,11 +433,6 @@ def _alarm(operation: Operation, verb: str, detail: dict[str, Any]) -> None:
         security=True,
     )
     open_incident(operation, verb, about=operation.public_id)
-
-
-def _abilities(operation: Operation) -> Abilities:
-    connection = operation.connection
-    return CONNECTORS[connection.connector].abilities_at(connection.base_url)
 
 
 def _last_answer(operation: Operation) -> Finding | None:

@@ -12,7 +12,7 @@ from agentops.kernel.transitions import Stateful
 from agentops.tenancy.models import DataKey, Tenant, User
 from runs.models import AgentRun
 
-from .states import FINAL, MOVES, WITHOUT_EFFECT, OperationStatus, PersonsVerdict, Source, Verdict
+from .states import FINAL, MOVES, WITHOUT_EFFECT, Grade, OperationStatus, PersonsVerdict, Source, Verdict
 
 
 class Connection(models.Model):
@@ -27,14 +27,22 @@ class Connection(models.Model):
     sealed_credential = models.BinaryField()
     sealed_hook_secret = models.BinaryField(null=True)  # None: this account announces nothing to us
     enabled = models.BooleanField(default=True)
-    grade = models.CharField(max_length=40, blank=True)
+    grade = models.CharField(max_length=40, choices=Grade, blank=True)
     graded_at = models.DateTimeField(null=True)
+    graded_version = models.PositiveSmallIntegerField(
+        null=True
+    )  # of the connector: another one, and it expires
+    proofs = models.JSONField(default=list)  # one object an ability, codes and values: see `contract.Proof`
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
         constraints: ClassVar[Any] = [
             models.UniqueConstraint(fields=["tenant", "id"], name="connection_tenant_id"),
             models.UniqueConstraint(fields=["tenant", "name"], name="connection_name_once"),
+            models.CheckConstraint(
+                condition=Q(grade="") ^ Q(grade__in=Grade.values, graded_version__isnull=False),
+                name="connection_grade_of_a_version",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -10,7 +10,8 @@ from agentops.telemetry.logs import bound_contextvars, logger
 from .connectors.base import Answer
 from .connectors.registry import CONNECTORS
 from .dispatch import Authority, call_of, dispatch, loaded
-from .findings import Evidence, take
+from .findings import Evidence, may_be_sent_again, take
+from .grades import declared
 from .models import Operation
 from .states import OperationStatus, Source, Verdict
 
@@ -47,6 +48,8 @@ def reconcile(operation_id: UUID) -> Operation:
             operation = take(operation_id, Evidence(Source.SWEEP, lost))
         if operation.status not in (OperationStatus.EXECUTING, OperationStatus.UNKNOWN):
             return operation
+        if not declared(operation.connection).can_look_up and may_be_sent_again(operation):
+            return operation
         return look_up(operation_id)
 
 
@@ -59,7 +62,10 @@ def look_up(operation_id: UUID) -> Operation:
         return operation
     connector = CONNECTORS[operation.connection.connector]
     try:
-        answer = connector.look_up(call_of(operation))
+        if declared(operation.connection).can_look_up:
+            answer = connector.look_up(call_of(operation))
+        else:
+            answer = Answer(Verdict.UNKNOWN, code="cannot_be_looked_up")
     except Exception as error:  # a fault of the connector proves nothing
         log.exception("look_up_failed")
         answer = Answer(Verdict.UNKNOWN, code="look_up_failed", detail=type(error).__name__)

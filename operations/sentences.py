@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from .states import OperationStatus, Source, Verdict
+from .states import Grade, OperationStatus, Outcome, Source, Verdict
 
 if TYPE_CHECKING:
     from .models import Operation
@@ -187,6 +187,63 @@ _VERDICTS: _Words = {
     },
 }
 
+_GRADES: _Words = {
+    "en": {
+        "": "not tested: a lost answer that is not found goes to a person",
+        Grade.VERIFIABLE: "at most once and verifiable",
+        Grade.KEY_LIFETIME: "at most once within the key's lifetime",
+        Grade.UNVERIFIABLE: "cannot be verified: a lost answer that is not found goes to a person",
+    },
+    "zh": {
+        "": "尚未检验:答复丢失且查询不到时,由人工确认",
+        Grade.VERIFIABLE: "至多一次,且可核实",
+        Grade.KEY_LIFETIME: "在密钥有效期内至多一次",
+        Grade.UNVERIFIABLE: "无法核实:答复丢失且查询不到时,由人工确认",
+    },
+}
+_ABILITIES = {
+    "honours_idempotency_keys": "honours keys",
+    "key_lifetime_seconds": "key lifetime",
+    "refuses_changed_body": "refuses a changed body",
+    "replays_errors": "replays errors",
+    "can_look_up": "can look up",
+    "look_up_lag_seconds": "look-up lag",
+    "can_list": "can list",
+}
+_PROOFS: Mapping[tuple[str, str], str] = {
+    ("honours_idempotency_keys", "same_effect"): "the same request under its key was answered with the same effect, {first}",
+    ("honours_idempotency_keys", "second_effect"): (
+        "the same request under its key had a second effect: {first}, then {again}. A lost answer must not be sent again here"
+    ),
+    ("key_lifetime_seconds", "held_so_long"): "still honoured after {held_seconds} s; the declared {declared_seconds} s are more than a test can wait",
+    ("key_lifetime_seconds", "forgotten"): (
+        "{declared_seconds} s are declared, and after {held_seconds} s the key was forgotten: the request had another effect"
+    ),
+    ("key_lifetime_seconds", "keys_not_proved"): "a key that is not honoured has no lifetime",
+    ("refuses_changed_body", "refused"): "another body under the same key was refused ({answer})",
+    ("refuses_changed_body", "taken"): "another body under the same key was taken, as {reference}",
+    ("replays_errors", "stored"): "a refusal ({first}) came back under its key as a stored one",
+    ("replays_errors", "decided_anew"): "a refusal ({first}) was not stored: the same request was decided anew",
+    ("can_look_up", "found_after_not_before"): "not found before it was sent, found afterwards as {reference}",
+    ("can_look_up", "found_something_else"): "before it was sent the look-up said {before}, afterwards {after}",
+    ("can_look_up", "not_found"): "what had happened was not found",
+    ("can_look_up", "unreachable"): "the provider did not answer look-ups",
+    ("look_up_lag_seconds", "found_in_time"): "at most {declared_seconds} s are declared; it was found after {seen_seconds} s",
+    ("look_up_lag_seconds", "not_found_in_time"): "at most {declared_seconds} s are declared; after {seen_seconds} s it was not found",
+    ("can_list", "listed"): "the effect stands in the provider's list as {reference}",
+    ("can_list", "not_listed"): "the effect does not stand in the provider's list of {count}",
+    ("", "no_trial"): "this connection has nothing harmless to try it with",
+    ("", "nothing_to_try"): "there was nothing to try it with",
+    ("", "trial_not_done"): "the trial itself was not carried out ({answer})",
+    ("", "no_answer_to_it"): "the provider's answer says nothing about it",
+}  # fmt: skip
+_OUTCOMES = {
+    Outcome.PROVED: "proved",
+    Outcome.CONTRADICTED: "CONTRADICTED",
+    Outcome.NOT_PROVED: "not proved",
+    Outcome.NOT_DECLARED: "not declared",
+}
+
 
 def spoken(language: str) -> str:
     """The language that we have words in for a reader's language tag: "zh" for every Chinese, else "en"."""
@@ -268,6 +325,22 @@ def _status_words(operation: "Operation") -> tuple[str, str]:
         case OperationStatus.FAILED | OperationStatus.REJECTED | OperationStatus.CANCELLED:
             return str(operation.status), "because" if operation.error_detail else ""
     return str(operation.status), ""
+
+
+def grade_sentence(grade: str | None, language: str = "en") -> str:
+    """What a connection's grade says of a lost answer; None where it has none now."""
+    return _GRADES[spoken(language)][grade or ""]
+
+
+def ability_name(ability: str) -> str:
+    return _ABILITIES[ability]
+
+
+def proof_sentence(proof: Mapping[str, Any]) -> str:
+    """`proved: not found before it was sent, found afterwards as re_1`, from one stored proof of a connection."""
+    words = _PROOFS.get((proof["ability"], proof["code"])) or _PROOFS.get(("", proof["code"]), "")
+    evidence = words.format(**proof["values"])
+    return f"{_OUTCOMES[proof['outcome']]}{': ' if evidence else ''}{evidence}"
 
 
 def finding_sentence(finding: Mapping[str, Any], language: str = "en") -> str:

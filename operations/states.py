@@ -70,3 +70,20 @@ class PersonsVerdict(TextChoices):
     DID_NOT = "did-not"
     SEND_AGAIN = "send-again"
     KEEP_LOOKING = "keep-looking"
+
+
+class Grade(TextChoices):
+    """What happens after a lost answer; who must agree beforehand is policy's alone."""
+
+    VERIFIABLE = "verifiable"  # at most once, and it can be looked up
+    KEY_LIFETIME = "key_lifetime"  # at most once while its key lives: the same bytes bring the stored answer
+    UNVERIFIABLE = "unverifiable"  # a lost answer goes to a person
+
+
+class Outcome(TextChoices):
+    """What the contract test found out about one ability that a connector declares."""
+
+    PROVED = "proved"
+    CONTRADICTED = "contradicted"  # the provider did otherwise
+    NOT_PROVED = "not_proved"  # it could not be tried, or said nothing
+    NOT_DECLARED = "not_declared"

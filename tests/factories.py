@@ -14,6 +14,8 @@ from agentops.tenancy.access import create_tenant, join
 from agentops.tenancy.models import Membership, Tenant, User
 from agentops.tenancy.principals import Principal
 from approvals.models import Policy, ReviewLimit
+from operations.connectors.registry import CONNECTORS
+from operations.grades import grade_of
 from operations.hooks import secret_place
 from operations.models import Connection
 from operations.services import connection_place
@@ -98,16 +100,31 @@ def run(
 
 
 def connection(
-    of: Tenant, connector: str, base_url: str, secret: str = "sk_test_agentops_demo", hook_secret: str = ""
+    of: Tenant,
+    connector: str,
+    base_url: str,
+    secret: str = "sk_test_agentops_demo",
+    hook_secret: str = "",
+    *,
+    name: str = "",
+    **fields: Any,
 ) -> Connection:
-    connection_id = uuid7()
+    """A connection in test mode whose connector keeps what it declares; with `grade=""` nobody has tried."""
+    connection_id, kept = uuid7(), CONNECTORS[connector].abilities_at(base_url)
     key = vault.for_tenant(of.id)
+    proved = [ability for ability, able in vars(kept).items() if able or ability == "look_up_lag_seconds"]
+    tried = {
+        "grade": grade_of(proved),
+        "graded_version": CONNECTORS[connector].version,
+        "proofs": [{"ability": ability, "outcome": "proved", "code": "", "values": {}} for ability in proved],
+    }
     return Connection.objects.create(
         id=connection_id,
         tenant=of,
-        name=connector,
+        name=name or connector,
         connector=connector,
         base_url=base_url,
+        **{**tried, **fields},
         sealed_credential=sealed.seal_json(key, connection_place(connection_id), {"secret": secret}),
         sealed_hook_secret=sealed.seal_json(key, secret_place(connection_id), {"secret": hook_secret})
         if hook_secret

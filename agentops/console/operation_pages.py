@@ -15,8 +15,16 @@ from agentops.tenancy import vault
 from approvals.models import Approval, PolicyDecision
 from approvals.sentences import ending_sentence
 from operations import queries
+from operations.grades import present_grade
 from operations.models import Attempt, Operation
-from operations.sentences import action_title, finding_sentence, money, status_label, status_sentence
+from operations.sentences import (
+    action_title,
+    finding_sentence,
+    grade_sentence,
+    money,
+    status_label,
+    status_sentence,
+)
 from operations.states import OperationStatus
 
 from .access import Access, access_of, key_in
@@ -55,6 +63,7 @@ def operation_list(request: HttpRequest) -> HttpResponse:
                 "operation": operation,
                 "title": action_title(operation),
                 "label": status_label(operation.status),
+                "grade": grade_sentence(present_grade(operation.connection)),
             }
             for operation in page.rows
         ],
@@ -90,6 +99,7 @@ def operation_page(request: HttpRequest, operation_id: str) -> HttpResponse:
         "findings": [{**finding, "sentence": finding_sentence(finding)} for finding in findings],
         "approvals": _approvals(operation),
         "authority": _authority(operation),
+        "grade": grade_sentence(present_grade(operation.connection)),
         "key_is_alive": operation.key_expires_at is not None and operation.key_expires_at > operation.clock,
     }
     return TemplateResponse(request, "console/operation.html", context)

@@ -11,6 +11,7 @@ import httpx
 from django.conf import settings
 from django.db import transaction
 
+from agentops.audit.entries import Actor
 from agentops.kernel import sealed
 from agentops.kernel.clock import Now
 from agentops.kernel.ids import uuid7
@@ -18,6 +19,8 @@ from agentops.tenancy import identity, principals, vault
 from agentops.tenancy.access import create_tenant, join
 from agentops.tenancy.models import ApiToken, Membership, Tenant, User
 from approvals.models import Policy, ReviewLimit
+from operations.contract import give_grade, prove
+from operations.grades import present_grade
 from operations.models import Connection
 from operations.services import connection_place
 from runs.models import Slot
@@ -105,6 +108,10 @@ def seed(path: Path) -> dict[str, Any]:
             tenants, {account["name"]: account["password"] for account in known.get("accounts", [])}
         )
         tokens = _tokens(tenants, known.get("tokens", {}))
+    _write(
+        path.with_name("jwks.json"), identity.jwks()
+    )  # the shop verifies with it, also while the web is down
+    _grade_connections()
     written = {
         "base_url": settings.AGENTOPS_BASE_URL,
         "provider_url": settings.AGENTOPS_PROVIDER_URL,
@@ -114,9 +121,6 @@ def seed(path: Path) -> dict[str, Any]:
         "tokens": tokens,
         "accounts": accounts,
     }
-    _write(
-        path.with_name("jwks.json"), identity.jwks()
-    )  # the shop verifies with it, also while the web is down
     _write(path, written)
     return written
 
@@ -189,6 +193,13 @@ def _connect(tenant: Tenant, name: str, connector: str, base_url: str, secret: s
             vault.for_tenant(tenant.id), connection_place(connection_id), {"secret": secret}
         ),
     )
+
+
+def _grade_connections() -> None:
+    """Recovery relies on what is proved: a first start, and one with a newer connector, runs the contract test."""
+    for connection in Connection.objects.filter(mode="test").select_related("tenant"):
+        if present_grade(connection) is None:
+            give_grade(connection, list(prove(connection)), Actor("system", "seed"))
 
 
 def _people(tenants: Mapping[str, Tenant], passwords: Mapping[str, str]) -> list[dict[str, str]]:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
@@ -120,6 +120,26 @@ class Call:
     first_sent_at: datetime | None = None
     succeeded: bool = False  # we hold its receipt: an effect that is gone now was undone
 
+    def asking(
+        self, action: Action, target: str, params: Mapping[str, Json], money: tuple[int, str] = (0, "")
+    ) -> "Call":
+        """The same call for that action on that target."""
+        return replace(
+            self,
+            action=action.name,
+            action_version=action.version,
+            target_type=action.target_type,
+            target=target,
+            params=params,
+            amount_minor=money[0] if money[1] else None,
+            currency=money[1],
+        )
+
+    @property
+    def is_trial(self) -> bool:
+        """It belongs to the contract test: no operation stands behind it."""
+        return self.operation_id.startswith("trial_")
+
 
 @dataclass(frozen=True)
 class Request:
@@ -174,6 +194,17 @@ class NotSigned(Exception):
     """The message is not signed with the secret of this connection, or is no message at all."""
 
 
+@dataclass(frozen=True)
+class Trial:
+    """What the contract test sends in test mode: it really happens there, and harms nobody."""
+
+    call: Call
+    changed: Call | None = None  # the same key, another body
+    refused: Call | None = (
+        None  # refused when it is executed, so that a provider with a memory would keep that answer
+    )
+
+
 class PastSendBy(Exception):
     """`send_by` had passed when the first byte was to leave: surely not sent."""
 
@@ -204,6 +235,13 @@ class Connector(ABC):
         Called once, before the proposal is digested. Raises CheckFailed.
         """
         return call.params
+
+    def trial(self, ground: Call) -> Trial | None:
+        """What the contract test may send over a connection in test mode, made from `ground`; None for nothing.
+
+        `ground.target` is what the person who tests has named for it, "" for nothing. Raises CheckFailed.
+        """
+        return None
 
     @abstractmethod
     def check(self, call: Call) -> Facts:

@@ -127,7 +127,7 @@ def test_only_dispatch_sends():
         path for path in found if path.startswith(("agentops/streaming", "agentops/local"))
     }
     assert senders == {"operations/dispatch.py"}
-    assert len(found["operations/dispatch.py"]) == 1
+    assert len(found["operations/dispatch.py"]) == 2  # an attempt, and what the contract test rehearses
 
 
 def test_no_lock_makes_the_inserts_of_child_rows_wait():

@@ -1,6 +1,7 @@
 """Mail to customers: the words are a template's, the address is the shop's, and only the pinned bytes are delivered."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from email.policy import SMTP
 from typing import Annotated, Literal
 
@@ -25,6 +26,7 @@ from operations.connectors.base import (
     Guard,
     Json,
     Request,
+    Trial,
 )
 from operations.connectors.shop import reading
 from operations.sentences import money
@@ -74,6 +76,17 @@ class MailConnector(Connector):
     def enrich(self, call: Call) -> Mapping[str, Json]:
         name, address = _addressee(call)
         return {**call.params, "to_name": name, "to_address": address}
+
+    def trial(self, ground: Call) -> Trial | None:
+        """A message into the folder; over SMTP nothing is declared, so nobody is written to."""
+        if not folder.is_meant(ground.base_url):
+            return None
+        params = {
+            "template": "refund-receipt", "to_customer": "trial", "to_name": "Trial", "to_address": "trial@agentops.invalid",
+            "order": "trial", "amount_minor": 100, "currency": "EUR", "refund_ref": "trial",
+        }  # fmt: skip
+        first = ground.asking(self.actions[0], "trial", params)
+        return Trial(first, replace(first, params={**params, "amount_minor": 101}))
 
     def check(self, call: Call) -> Facts:
         params = call.params

@@ -55,7 +55,8 @@ def look_up(call: Call) -> Answer:
 def _path(call: Call) -> Path:
     if not _NAME.fullmatch(call.idempotency_key):
         raise ValueError("an idempotency key that is no file name")
-    return Path(settings.AGENTOPS_MAIL_DIR) / f"{call.idempotency_key}.eml"
+    place = Path(settings.AGENTOPS_MAIL_DIR) / ("trial" if call.is_trial else "")
+    return place / f"{call.idempotency_key}.eml"
 
 
 def _write_whole(path: Path, body: bytes) -> None:

@@ -1,6 +1,7 @@
 """Orders cancelled and notes added at the shop: an HTTP connector, whole."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from django.conf import settings
@@ -20,6 +21,7 @@ from operations.connectors.base import (
     Field,
     Guard,
     Request,
+    Trial,
 )
 from operations.connectors.wire import Lost, NotSent, Reply, exchange
 from operations.states import Verdict
@@ -63,6 +65,18 @@ class ShopConnector(Connector):
         # Two notes in the same words are two notes: the request for it is what makes one itself.
         Action("note.add", 1, "shop", "notes", NoteParams, intent=(), guards_target=False),
     )
+
+    def trial(self, ground: Call) -> Trial:
+        """The order that was named is cancelled; else a note is written, into a shop of its own that nobody reads."""
+        cancel, note = self.actions
+        if ground.target:
+            first = ground.asking(cancel, ground.target, {"order": ground.target, "reason": "other"})
+            changed = replace(first, params={**first.params, "reason": "too_late"})
+            key, owner = f"{first.idempotency_key}_2", f"{first.operation_id}_2"
+            return Trial(first, changed, refused=replace(first, operation_id=owner, idempotency_key=key))
+        ground = replace(ground, tenant=f"{ground.tenant}-trial")
+        first = ground.asking(note, ground.tenant, {"text": "A contract test wrote this."})
+        return Trial(first, replace(first, params={"text": "A contract test changed this."}))
 
     def check(self, call: Call) -> Facts:
         if call.action == "note.add":

@@ -18,6 +18,7 @@ from .refunds import RefundParams, key_digest, reason_of
 stripe.enable_telemetry = False  # it would write a file at home and add a header to each request
 
 PAYMENTS = "https://api.stripe.com"
+TEST_KEYS = ("sk_test_", "rk_test_")
 PAGE_LENGTH, MAX_REFUNDS = 100, 1_000
 
 type Carry = Callable[[str, str, Mapping[str, str], bytes | None], Reply]
@@ -106,6 +107,16 @@ def send_refund(call: Call, request: Request, before_first_byte: Callable[[], No
         if not replies:
             raise
     return replies[0]
+
+
+def trial_charge(call: Call, amount_minor: int) -> str:
+    """A fresh charge in Stripe's test mode, which the contract test may refund. Raises Unreadable."""
+    if not call.credential.startswith(TEST_KEYS):
+        raise Unreadable(
+            None, "live_credential", "The credential is no test key of Stripe's: nothing was sent."
+        )
+    wanted: Any = {"amount": amount_minor, "currency": "eur", "source": "tok_visa"}
+    return str(_read(lambda: _client(call, _reader(call)).v1.charges.create(wanted).id))
 
 
 def read_charge(call: Call, charge: str) -> dict[str, Any]:

@@ -1,11 +1,23 @@
 """Refunds at Stripe: what they rest on, the pinned request, the look-up by reference or by metadata."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
 
-from operations.connectors.base import Abilities, Answer, Call, Connector, Facts, Message, Request, Told
+from operations.connectors.base import (
+    Abilities,
+    Answer,
+    Call,
+    CheckFailed,
+    Connector,
+    Facts,
+    Message,
+    Request,
+    Told,
+    Trial,
+)
 from operations.connectors.wire import Lost, NotSent
 from operations.states import Verdict
 
@@ -27,6 +39,28 @@ class StripeConnector(Connector):
         can_list=False,
     )
     actions = (REFUND,)
+
+    def trial(self, ground: Call) -> Trial | None:
+        from . import account
+
+        try:
+            charge = account.trial_charge(ground, 1_000)
+        except account.Unreadable as error:
+            raise CheckFailed(error.code or "no_trial_charge", str(error), retryable=False) from error
+
+        def refund(of: Call, amount_minor: int) -> Call:
+            params = RefundParams(
+                charge=charge,
+                order="trial",
+                line="trial",
+                amount_minor=amount_minor,
+                currency="EUR",
+                reason="other",
+            )
+            return of.asking(REFUND, "trial", params.model_dump(), (amount_minor, "EUR"))
+
+        other = replace(ground, idempotency_key=f"{ground.idempotency_key}_refused")
+        return Trial(refund(ground, 100), changed=refund(ground, 101), refused=refund(other, 1_001))
 
     def check(self, call: Call) -> Facts:
         return facts_of(call)
