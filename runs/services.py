@@ -21,7 +21,9 @@ from agentops.tenancy.principals import Principal
 
 from . import leases, wakeups
 from .events import Event, append
-from .models import AgentRelease, AgentRun, Conversation, InboxMessage
+from .holds import require_agent
+from .models import AgentRun, Conversation, InboxMessage
+from .releases import pinned
 from .states import TERMINAL, BlockedOn, RunStatus
 
 
@@ -51,15 +53,19 @@ def message_place(run_id: UUID, n: int) -> Place:
     return Place("runs_inboxmessage", f"{run_id}/{n}", "body")
 
 
-def start_run(principal: Principal, agent: Agent, start: Start, *, trace_id: str) -> tuple[AgentRun, bool]:
+def start_run(
+    principal: Principal, agent: Agent, start: Start, *, trace_id: str, policies: str = ""
+) -> tuple[AgentRun, bool]:
     """A queued run and True; or, where an active run has the same `dedupe_key`, that run and False.
 
-    Row, event and audit entry share the caller's transaction; the doorbell rings after its commit.
+    Row, event and audit entry share the caller's transaction; the doorbell rings after its commit. `policies` is the
+    digest of the rules that decide about it. Raises AgentPaused.
     """
     tenant = principal.tenant
     active = _active(tenant.id, agent.name, start.dedupe_key)
     if active is not None:
         return active, False
+    require_agent(tenant.id, agent.name)
     run_id = uuid7()
     conversation = _conversation(principal, start.conversation_id)
     key = vault.opened(conversation.data_key_id) if conversation else vault.make(tenant.id, f"run:{run_id}")
@@ -73,7 +79,7 @@ def start_run(principal: Principal, agent: Agent, start: Start, *, trace_id: str
                 principal=principal.name,
                 channel=principal.channel,
                 agent=agent.name,
-                release=_release(tenant.id, agent),
+                release=pinned(tenant.id, agent, policies),
                 data_key_id=key.id,
                 sealed_input=sealed.seal_json(key, input_place(run_id), {"text": start.input}),
                 conversation=conversation,
@@ -131,14 +137,6 @@ def _conversation(principal: Principal, external_id: str | None) -> Conversation
         external_id=external_id,
         data_key_id=key.id,
     )
-
-
-def _release(tenant_id: int, agent: Agent) -> AgentRelease:
-    manifest = {"tools": {tool.name: tool.digest for tool in agent.tools}, "model": agent.model}
-    release, _ = AgentRelease.objects.get_or_create(
-        tenant_id=tenant_id, agent=agent.name, digest=agent.digest, defaults={"manifest": manifest}
-    )
-    return release
 
 
 def lock(tenant_id: int, run_id: UUID) -> AgentRun:
@@ -207,12 +205,16 @@ def begin_ending(run: AgentRun, ending: str, *, code: str, actor: Actor, reason:
         **leases.taken_away(run.lease_epoch),
         "deadline_at": None,
         "paused_at": None,
+        "paused_by": "",
+        "pause_reason": "",
+        "needs": [],
         "blocked_on": ["operation"] if run.open_effects else [],
     }
     if ending == "cancelled":
         changes["cancel_requested_at"] = Now()
     to = RunStatus.RUNNING if run.status == RunStatus.WAITING_FOR_APPROVAL else run.status
     run = swap(run, to, **changes)
+    wakeups.control_changed()
     if ending == "cancelled":
         append(
             run,

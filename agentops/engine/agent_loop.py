@@ -33,7 +33,8 @@ log = logger(__name__)
 DELTA_SECONDS = 0.1
 MODEL_TRIES = 4
 TOOL_TRIES = 3
-WAIT_SECONDS = 60.0  # at most, before a tool is tried again, whatever it asks for
+WAIT_SECONDS = 3600.0  # at most, before a tool is tried again, whatever it asks for
+LONG_PAUSE_SECONDS = 5.0  # beyond it the run parks meanwhile
 SUMMARY_CHARS = 300
 INTERRUPTED = "interrupted"
 
@@ -49,7 +50,7 @@ class RunFailed(Exception):
 async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger) -> None:
     """One turn: its text as it comes, then its message, its calls and its cost in one checkpoint."""
     began, started_at = time.monotonic(), run.now()
-    for attempt in range(1, MODEL_TRIES + 1):
+    for attempt in range(_first_try(run, action.key), MODEL_TRIES + 1):
         deltas = _Deltas(run, action.turn, attempt, ledger)
         try:
             result = await _turn(run, action, deltas)
@@ -58,19 +59,12 @@ async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger) -> None:
             log.warning("model_retryable", attempt=attempt, code=error.code, error=error.message)
             if attempt == MODEL_TRIES:
                 raise RunFailed(f"model_{error.code}"[:60], error.message) from error
-            await _pause(run, attempt, error.retry_after_seconds)
+            await _before_next_try(run, action.key, attempt, error.retry_after_seconds, ledger)
         except llm.ModelError as error:
             raise RunFailed(f"model_{error.code}"[:60], error.message) from error
         finally:
             await deltas.close()
     await _journal_turn(run, action, ledger, result, attempt, started_at, time.monotonic() - began)
-
-
-async def _pause(run: LiveRun, attempt: int, asked_seconds: float | None) -> None:
-    """Before the next try: as long as was asked for, else longer each time."""
-    seconds = asked_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25)
-    run.busy(seconds + 1)
-    await asyncio.sleep(seconds)
 
 
 async def _turn(run: LiveRun, action: AskModel, deltas: "_Deltas") -> TurnResult:
@@ -252,7 +246,10 @@ async def _outcome(
             return _failed(INTERRUPTED, "The call was interrupted; it may or may not have happened.")
         begun = NewStep(call.key, "tool", call.tool, None, status="started", asked=_shown(call.arguments))
         await ledger.checkpoint(run, [begun])
-    for attempt in range(1, TOOL_TRIES + 1):
+    for attempt in range(_first_try(run, call.key), TOOL_TRIES + 1):
+        if attempt > 1:
+            started = {"call_id": call.key, "tool": call.tool[:80], "attempt": attempt}
+            await ledger.checkpoint(run, events=[Event("tool.started", started)])
         signal = CallSignal(run.signal)
         try:
             result = await _call(run, call, tool, arguments, signal, ledger, threads)
@@ -260,9 +257,9 @@ async def _outcome(
         except Retryable as error:
             if attempt == TOOL_TRIES:
                 return _told(error)
-            await _pause(run, attempt, min(error.retry_after_seconds or 0.0, WAIT_SECONDS))
-            started = {"call_id": call.key, "tool": call.tool[:80], "attempt": attempt + 1}
-            await ledger.checkpoint(run, events=[Event("tool.started", started)])
+            may_park = tool.effect != "undeclared"  # its next life could not tell a wait from an interruption
+            wanted = min(error.retry_after_seconds or 0.0, WAIT_SECONDS)
+            await _before_next_try(run, call.key, attempt, wanted, ledger, may_park)
         except JournalMismatch as error:
             raise RunFailed(error.code, error.message) from error
         except SdkError as error:
@@ -282,6 +279,41 @@ async def _outcome(
             log.exception("tool_failed", tool=tool.name)
             return _failed(type(error).__name__, "The tool failed. What it had done before is not known.")
     raise AssertionError("unreachable")
+
+
+def _retry_key(key: str, attempt: int) -> str:
+    return f"{key}/retry-{attempt}"
+
+
+def _first_try(run: LiveRun, key: str) -> int:
+    """The number of the next try, over all lives of the run; raises Waiting where it is not yet its time."""
+    attempt = 1
+    while (recorded := run.steps.get(_retry_key(key, attempt))) is not None:
+        attempt += 1
+        left = recorded["until"] - run.now().timestamp()
+        if left > 0:
+            raise Waiting("timer", until=left)
+    return attempt
+
+
+async def _before_next_try(
+    run: LiveRun,
+    key: str,
+    attempt: int,
+    wanted_seconds: float | None,
+    ledger: RunLedger,
+    may_park: bool = True,
+) -> None:
+    """A short pause is waited for here; in a long one the run parks, so that it holds no lease and a cancel ends it."""
+    seconds = wanted_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25)
+    if may_park and seconds > LONG_PAUSE_SECONDS:
+        step = NewStep(_retry_key(key, attempt), "step", "retry", {"until": run.now().timestamp() + seconds})
+        await ledger.checkpoint(run, [step])
+        raise Waiting("timer", until=seconds)
+    run.busy(seconds + 1)
+    await asyncio.sleep(seconds)
+    if run.paused and may_park:
+        raise Waiting()
 
 
 async def _call(
@@ -308,6 +340,7 @@ async def _call(
         lambda: tool.dump(tool(context, **arguments)),
         limit_seconds=tool.timeout_seconds,
         name=f"tool {tool.name}",
+        call=(run.id, call.key),
     )
 
 
