@@ -162,8 +162,10 @@ def ask(locked: Locked, verdict: Verdict, facts: Facts, *, decision_id: UUID | N
 
 
 def requesters_of(run: AgentRun) -> list[str]:
-    """The whole chain that asks: the actor, the token, the person behind it, the agent."""
+    """The whole chain that asks: the actor, the token, the person behind it, the agent, and who started that run."""
     chain = [run.actor, run.principal, f"agent:{run.agent}"]
+    if run.parent is not None:
+        return list(dict.fromkeys([*chain, *requesters_of(run.parent)]))
     token_id = parse("tok", run.principal.removeprefix("token:"))
     person = (
         ApiToken.objects.filter(pk=token_id).values_list("person_id", flat=True).first() if token_id else None

@@ -26,7 +26,9 @@ def pause(run: AgentRun, actor: Actor, reason: str) -> AgentRun:
 
 def resume(run: AgentRun, actor: Actor, reason: str) -> AgentRun:
     """The locked, paused `run` goes on, with whatever has been answered meanwhile."""
-    run = swap(run, run.status, paused_at=None, paused_by="", pause_reason="", ready_at=Now())
+    # One that has not begun and is not due waits for its turn in its conversation.
+    due = run.ready_at if run.started_at is None else Now()
+    run = swap(run, run.status, paused_at=None, paused_by="", pause_reason="", ready_at=due)
     append(
         run, Event("run.resumed", {"why": "pause", "actor": actor.name, "reason": mask_text(reason)[:500]})
     )

@@ -86,6 +86,7 @@ WITH run AS (
     last_event_seq = last_event_seq + cardinality(%(event_types)s::text[]),
     steps_taken = steps_taken + %(steps_taken)s,
     spent_microusd = spent_microusd + %(cost_microusd)s,
+    reserved_microusd = CASE WHEN %(turn_ends)s THEN 0 ELSE reserved_microusd END,
     inbox_taken = GREATEST(inbox_taken, %(inbox_read)s),
     crash_count = CASE WHEN %(progress)s THEN 0 ELSE crash_count END,
     lease_expires_at = CASE WHEN %(end_status)s::text IS NOT NULL THEN NULL

@@ -105,7 +105,9 @@ class AgentRun(Stateful):
     budget_microusd = models.BigIntegerField()
     spent_microusd = models.BigIntegerField(default=0)
     reserved_microusd = models.BigIntegerField(default=0)  # the worst price of the turn that is being asked
-    slice_microusd = models.BigIntegerField(default=0)  # taken from the parent or the tenant so far
+    slice_microusd = models.BigIntegerField(
+        null=True
+    )  # taken from the parent or the tenant so far; None: its whole budget is its own
     given_microusd = models.BigIntegerField(default=0)  # what children hold of it or have used up
     max_steps = models.PositiveIntegerField()
     deadline_at = models.DateTimeField(null=True)
@@ -146,7 +148,8 @@ class AgentRun(Stateful):
                 name="run_child_once",
             ),
             models.CheckConstraint(
-                condition=Q(slice_microusd__gte=0, given_microusd__gte=0, reserved_microusd__gte=0),
+                condition=Q(given_microusd__gte=0, reserved_microusd__gte=0)
+                & (Q(slice_microusd__isnull=True) | Q(slice_microusd__gte=0)),
                 name="run_budget_not_negative",
             ),
             models.UniqueConstraint(

@@ -21,6 +21,7 @@ from agentops.sdk.tools import Tool, digest_of
 from agentops.telemetry.logs import bound_contextvars, logger
 from runs.events import Event
 
+from . import children
 from .context import CallContext, CallSignal
 from .ledger import NewStep, RunLedger
 from .live import LIFE_LOST, LeaseLost, LiveRun, Waiting
@@ -47,8 +48,9 @@ class RunFailed(Exception):
         self.code, self.detail = code, detail
 
 
-async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger) -> None:
+async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger, threads: ToolThreads) -> None:
     """One turn: its text as it comes, then its message, its calls and its cost in one checkpoint."""
+    await _reserve(run, action, ledger, threads)
     began, started_at = time.monotonic(), run.now()
     for attempt in range(_first_try(run, action.key), MODEL_TRIES + 1):
         deltas = _Deltas(run, action.turn, attempt, ledger)
@@ -67,19 +69,45 @@ async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger) -> None:
     await _journal_turn(run, action, ledger, result, attempt, started_at, time.monotonic() - began)
 
 
-async def _turn(run: LiveRun, action: AskModel, deltas: "_Deltas") -> TurnResult:
-    model = run.agent.model or settings.AGENTOPS_MODEL
+async def _reserve(run: LiveRun, action: AskModel, ledger: RunLedger, threads: ToolThreads) -> None:
+    """Set the turn's worst price aside, once for all tries of it; raises RunFailed where the budget does not cover it."""
+    if _model(run) == llm.OFFLINE:
+        return
+    bounds = _bounds()
+    chars = llm.input_chars(run.agent.instructions, _history(run, action), run.agent.tools)
+    worst = llm.worst_cost_microusd(_model(run), chars, bounds.max_output_tokens, bounds.prices)
+    if await ledger.reserve(run, worst):
+        return
+    took = await threads.run(lambda: children.take_slice(run, worst), name="service")
+    if not took or not await ledger.reserve(run, worst):
+        dollars = f"{worst / 1_000_000:.2f} USD"
+        raise RunFailed("budget", f"The next turn may cost {dollars}, and so much is not left of the budget.")
+
+
+def _model(run: LiveRun) -> str:
+    return run.agent.model or settings.AGENTOPS_MODEL
+
+
+def _bounds() -> TurnSettings:
+    return TurnSettings(prices=parse_prices(settings.AGENTOPS_MODEL_PRICES))
+
+
+def _history(run: LiveRun, action: AskModel) -> Any:
     turns = [
         (run.steps[turn_key(turn)]["response"], results_of(run.steps, turn)) for turn in range(1, action.turn)
     ]
-    bounds = TurnSettings(prices=parse_prices(settings.AGENTOPS_MODEL_PRICES))
+    return llm.history(run.input, turns, run.earlier)
+
+
+async def _turn(run: LiveRun, action: AskModel, deltas: "_Deltas") -> TurnResult:
+    bounds = _bounds()
     run.busy(bounds.deadline_seconds + 10)
     run.in_model = True
     try:
         return await llm.turn(
-            model,
+            _model(run),
             instructions=run.agent.instructions,
-            history=llm.history(run.input, turns),
+            history=_history(run, action),
             tools=run.agent.tools,
             offline=run.agent.offline,
             settings=bounds,
@@ -334,7 +362,7 @@ async def _call(
     def write(steps: Sequence[NewStep], events: Sequence[Event]) -> None:
         asyncio.run_coroutine_threadsafe(checkpoint(steps, events), loop).result()
 
-    context = CallContext(run, call.key, tool.proposes, signal, write)
+    context = CallContext(run, call.key, tool, signal, write)
     run.busy(tool.timeout_seconds)
     return await threads.run(
         lambda: tool.dump(tool(context, **arguments)),

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +26,7 @@ from runs.events import Event
 from runs.hints import Hints
 from runs.wakeups import CONTROL_GROUP
 
-from . import agent_loop, control, inbox
+from . import aftermath, agent_loop, control, inbox
 from .agent_loop import RunFailed
 from .ledger import Ending, Leased, RunLedger, pool_of, soon
 from .live import LIFE_LOST, LeaseLost, LiveRun, Waiting
@@ -199,6 +200,8 @@ class Driver:
                 if self.live.get(run.id) is run:  # else this process has it again, in a later life
                     del self.live[run.id]
                 self._wake.set()
+            if run.ended and run.aftermath:
+                await self._tell_end(run)
 
     async def _advance(self, run: LiveRun) -> None:
         while True:
@@ -212,7 +215,9 @@ class Driver:
             match action:
                 case AskModel():
                     try:
-                        await _unwrapped(agent_loop.ask_model(run, action, self.ledger))
+                        await _unwrapped(
+                            agent_loop.ask_model(run, action, self.ledger, self.operation_threads)
+                        )
                     except Waiting as waiting:
                         if not run.paused:
                             run.timer = waiting.until
@@ -249,6 +254,7 @@ class Driver:
             if error.diag.constraint_name != "run_ends_without_open_effects":
                 raise
             return await self._park(run, Park(frozenset({"operation"})))
+        run.ended = True
         return True
 
     async def _fail(self, run: LiveRun, code: str, detail: str) -> None:
@@ -264,6 +270,11 @@ class Driver:
                 epoch=run.epoch,
             )
         )
+        run.ended = True
+
+    async def _tell_end(self, run: LiveRun) -> None:
+        with suppress(*LIFE_LOST):  # else the next look of any driver finds it
+            await self._in_thread(lambda: aftermath.tell(run.id))
 
     async def _note_loss(self, run: LiveRun) -> None:
         """A lease ends under a worker because the run is ended, or because the worker was too slow: only that is news."""
@@ -332,9 +343,11 @@ class Driver:
             self._wake.set()
 
     async def _outside(self) -> None:
-        """Messages that were left, and operations that are due: to be sent or looked up, whoever proposed them."""
+        """Ends that nobody was told of, messages that were left, and operations that are due, whoever proposed them."""
         if self.draining:
             return
+        for run_id in await self._in_thread(aftermath.due):
+            await self._in_thread(partial(aftermath.tell, run_id))
         await self._in_thread(take_left)
         for operation_id in await self._in_thread(due):
             if operation_id not in self._operations:

@@ -19,7 +19,7 @@ from agentops.kernel.sealed import Key
 from agentops.sdk import agents as sdk_agents
 from agentops.tenancy import vault
 from operations.states import FINAL
-from runs import leases, releases, wakeups
+from runs import budgets, conversations, leases, releases, wakeups
 from runs.events import Event, seal
 from runs.services import message_place, result_place
 
@@ -187,6 +187,7 @@ class RunLedger:
         async with self.pool.connection() as conn:
             steps = await _all(conn, loading.JOURNALS, ids=ids)
             facts = await _all(conn, loading.FACTS, ids=ids, final=sorted(FINAL))
+            earlier = await _all(conn, conversations.EARLIER, run_ids=ids)
             letters = await _letters(conn, {row["id"]: row["inbox_taken"] for row in rows})
         by_id = {row["id"]: row for row in facts}
         runs, strangers = [], []
@@ -210,6 +211,7 @@ class RunLedger:
             own = [step for step in steps if step["run_id"] == row["id"]]
             live = loading.live(row, by_id[row["id"]], own, agent, self.owner)
             live.inbox = _opened(live, letters)
+            live.earlier = loading.earlier(live, earlier)
             runs.append(live)
         return Claimed(runs, strangers, contended=False)
 
@@ -240,6 +242,7 @@ class RunLedger:
             "steps_taken": taken,
             "progress": any(step.status != "started" for step in steps),
             "cost_microusd": cost,
+            "turn_ends": any(step.kind == "model" for step in steps),
             "inbox_read": run.inbox_read,
             "end_status": ending.status if ending else None,
             "sealed_result": sealed_result,
@@ -309,6 +312,15 @@ class RunLedger:
         if not run.inbox:  # it was not a message that kept it
             raise LeaseLost(run.public_id)
         return False
+
+    async def reserve(self, run: LiveRun, worst_microusd: int) -> bool:
+        """Set aside what the next turn may cost; False where the run's slice does not cover that."""
+        mine = {"run_id": run.id, "owner": run.owner, "epoch": run.epoch}
+        async with self.pool.connection() as conn:
+            row = await _one(conn, budgets.RESERVE, worst=worst_microusd, **mine)
+        if row is None:
+            raise LeaseLost(run.public_id)
+        return bool(row["covered"])
 
     async def renew(self, runs: Sequence[LiveRun]) -> None:
         now = time.monotonic()

@@ -12,8 +12,9 @@ from agentops.kernel import sealed
 from agentops.kernel.sealed import Place
 from agentops.sdk.agents import Agent
 from operations.connectors.registry import ACTIONS
+from runs import conversations
 from runs.releases import Manifest
-from runs.services import input_place
+from runs.services import input_place, result_place
 
 from .live import LiveRun
 from .stepper import calls_of, turns_done
@@ -90,6 +91,7 @@ def live(row: DictRow, facts: DictRow, steps: list[DictRow], agent: Agent, owner
         owner=owner,
         epoch=row["lease_epoch"],
         input=sealed.unseal_json(key, input_place(row["id"]), row["sealed_input"])["text"],
+        earlier=[],
         steps=done,
         started={step["key"] for step in inherited if step["status"] == "started"} - done.keys(),
         max_steps=row["max_steps"],
@@ -98,7 +100,27 @@ def live(row: DictRow, facts: DictRow, steps: list[DictRow], agent: Agent, owner
         spent_microusd=row["spent_microusd"],
         deadline=time.monotonic() + float(left) if left is not None else None,
         crash_count=row["crash_count"],
+        aftermath=row["aftermath"],
         missing=missing(agent, facts["manifest"], done, facts["open_actions"]),
         inbox_read=row["inbox_taken"],
         taken_at=facts["at"],
     )
+
+
+def earlier(run: LiveRun, rows: list[DictRow]) -> list[tuple[str, str]]:
+    """What was asked before in the run's conversation, with its answers, oldest first; as much of it as is told."""
+
+    def text(place: Place, column: bytes) -> str:
+        return str(sealed.unseal_json(run.key, place, column)["text"])
+
+    exchanges = [
+        (
+            text(input_place(row["id"]), row["sealed_input"]),
+            text(result_place(row["id"]), row["sealed_result"])
+            if row["sealed_result"] is not None
+            else conversations.unanswered(row["status"]),
+        )
+        for row in rows
+        if row["reader"] == run.id
+    ]
+    return conversations.bounded(exchanges)

@@ -17,6 +17,7 @@ from tests.stage import LARGE, SMALL
 
 ORDER = [
     "runs_slot",
+    "runs_conversation",
     "runs_agentrun",
     "operations_target",
     "operations_operation",
