@@ -11,12 +11,12 @@ from django.utils import timezone as zones
 from agentops.audit.entries import SYSTEM, Actor, record
 from agentops.kernel import sealed
 from agentops.kernel.clock import Now, now
-from agentops.kernel.ids import parse, uuid7
+from agentops.kernel.ids import uuid7
 from agentops.kernel.problems import Conflict, Invalid, NotFound, NotYours
 from agentops.kernel.redaction import printable
 from agentops.kernel.transitions import swap
 from agentops.tenancy import vault
-from agentops.tenancy.models import ApiToken, Tenant, User
+from agentops.tenancy.models import Tenant, User
 from operations.connectors.base import Fact, Facts
 from operations.dispatch import Authority, Standing
 from operations.models import Operation
@@ -25,7 +25,7 @@ from operations.services import digest_of, params, remaining_minor
 from operations.states import OperationStatus
 from runs.events import Event, append
 from runs.models import AgentRun
-from runs.services import approvals_left, wake
+from runs.services import approvals_left, requesters_of, wake
 from runs.wakeups import approvals_changed
 
 from . import queries
@@ -159,20 +159,6 @@ def ask(locked: Locked, verdict: Verdict, facts: Facts, *, decision_id: UUID | N
     )
     approvals_changed(approval.tenant_id)
     return approval
-
-
-def requesters_of(run: AgentRun) -> list[str]:
-    """The whole chain that asks: the actor, the token, the person behind it, the agent, and who started that run."""
-    chain = [run.actor, run.principal, f"agent:{run.agent}"]
-    if run.parent is not None:
-        return list(dict.fromkeys([*chain, *requesters_of(run.parent)]))
-    token_id = parse("tok", run.principal.removeprefix("token:"))
-    person = (
-        ApiToken.objects.filter(pk=token_id).values_list("person_id", flat=True).first() if token_id else None
-    )
-    if person is not None:
-        chain.append(f"user:{person}")
-    return chain
 
 
 def _sheet(operation: Operation, verdict: Verdict, facts: Facts) -> dict[str, Any]:

@@ -283,11 +283,13 @@ def _doubt(locked: Locked, answer: Answer) -> None:
 
 
 def escalate(locked: Locked, answer: Answer, code: str) -> None:
-    """Machines have no more to say about this operation in doubt: a person finds out."""
+    """Machines have no more to say about this operation in doubt: a person finds out, unless one has said to look on."""
     operation = locked.operation
-    if operation.status == _S.EXECUTING:
+    if operation.status in (_S.EXECUTING, _S.APPROVED):
         move(locked, _S.UNKNOWN, reason=answer.code or "no_answer", in_doubt=True)
-    if operation.status == _S.UNKNOWN:
+    if operation.look_until is not None and now() < operation.look_until:
+        _look_later(operation)
+    elif operation.status == _S.UNKNOWN:
         move(
             locked,
             _S.ESCALATED,
@@ -362,12 +364,55 @@ def _answers_by_key(operation: Operation, said: Answer) -> bool:
     )
 
 
+def may_be_sent_by_a_person(operation: Operation) -> bool:
+    """Whether "send again" is safe where machines have given up, by the rules that they obey as well.
+
+    A look-up after `quiet_at` found nothing, and our proved key still catches what an earlier try may have done, or is spent.
+    """
+    last, proved = _last_answer(operation), reliance(operation.connection)
+    said = Verdict(last.verdict) if last else Verdict.UNKNOWN
+    if operation.accepted_at is not None or said == Verdict.CONTRADICTION:
+        return False
+    if not _looked_up_and_absent(operation):
+        return False
+    return proved.absence if said == Verdict.SPENT else proved.keys and _key_lives(operation, now())
+
+
+def send_again(locked: Locked, actor: Actor) -> None:
+    """A person lets it be sent again: approved, and everything is checked anew before it leaves.
+
+    The same generation stays in doubt until its answer is there.
+    """
+    operation = locked.operation
+    last = _last_answer(operation)
+    if last is not None and last.verdict == Verdict.SPENT:
+        _next_generation(locked, actor)
+        return
+    move(
+        locked,
+        _S.APPROVED,
+        reason="send_again",
+        actor=actor,
+        next_attempt_at=now(),
+        dispatch_after=None,
+        error_code="",
+        error_detail="",
+    )
+
+
+def _looked_up_and_absent(operation: Operation) -> bool:
+    """Whether the newest look-up, after `quiet_at`, found nothing."""
+    looks = Finding.objects.filter(operation_id=operation.id, source=Source.LOOK_UP)
+    last = looks.order_by("-number").first()
+    return last is not None and last.verdict == Verdict.ABSENT and _is_quiet(operation, last.at)
+
+
 def _is_quiet(operation: Operation, at: datetime) -> bool:
     """Whether at that time no request of ours could be on its way or not yet be seen."""
     return operation.quiet_at is None or at >= operation.quiet_at
 
 
-def _next_generation(locked: Locked) -> None:
+def _next_generation(locked: Locked, actor: Actor = SYSTEM) -> None:
     """That key can bring nothing any more, and nothing was done under it: back to approved, under the next one."""
     operation = locked.operation
     generation = operation.generation + 1
@@ -375,6 +420,7 @@ def _next_generation(locked: Locked) -> None:
         locked,
         _S.APPROVED,
         reason="proven_without_effect",
+        actor=actor,
         generation=generation,
         idempotency_key=idempotency_key(operation.tenant_id, operation.operation_key, generation),
         key_expires_at=None,

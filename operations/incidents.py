@@ -17,8 +17,11 @@ def open_incident(operation: Operation, kind: str, *, about: str = "") -> Incide
     return incident
 
 
-def close_incident(operation: Operation, kind: str) -> None:
-    """Close the connection's incident of that kind: evidence showed that it is over."""
+def close_incident(operation: Operation, kind: str, *, about: str = "") -> None:
+    """Close the incident of that kind about `about` (by default the connection): evidence showed that it is over."""
     Incident.objects.filter(
-        tenant_id=operation.tenant_id, kind=kind, about=str(operation.connection_id), closed_at=None
+        tenant_id=operation.tenant_id,
+        kind=kind,
+        about=about or str(operation.connection_id),
+        closed_at=None,
     ).update(closed_at=Now(), closed_by="system")

@@ -9,6 +9,7 @@ from django.db import OperationalError, transaction
 from django.db.models import F, Model, QuerySet
 
 from agentops.audit.entries import SYSTEM, Actor, record
+from agentops.kernel.clock import Now
 from agentops.kernel.problems import NotFound
 from agentops.kernel.redaction import mask_text
 from agentops.kernel.transitions import LostRace, swap
@@ -16,7 +17,7 @@ from runs.events import Event, append
 from runs.models import AgentRun
 from runs.services import finish_ending, wake
 
-from .models import Interest, Operation, Target
+from .models import Interest, Operation, Settlement, Target
 from .states import FINAL, OperationStatus
 
 # The event of a move is named for where it leads, except these two.
@@ -112,6 +113,9 @@ def move(
         detail={"reason": reason, "from": before},
     )
     if to in FINAL and before not in FINAL:
+        Settlement.objects.filter(tenant_id=operation.tenant_id, operation=operation, closed_at=None).update(
+            closed_at=Now(), closed_as="quicker"
+        )
         _closed(locked, reason)
     return operation
 

@@ -87,6 +87,7 @@ _STATUS: _Words = {
         "approved": "It may be sent. Nothing is on its way yet.",
         "held": "It may be sent, and is held until {held_until} so that the approval can still be taken back.",
         "retrying": "The last try surely had no effect. The next one is at {next_at}.",
+        "again": "A person lets it be sent again. Until its answer is there, it may have happened.",
         "executing": "We sent it{sent_at} and wait for the answer.",
         "accepted": "The provider has accepted it as {ref} and not settled it yet.",
         "unknown": "We sent it{sent_at} and got no answer. It may have happened.",
@@ -108,6 +109,7 @@ _STATUS: _Words = {
         "approved": "允许发送,目前尚未发出。",
         "held": "允许发送,保留至 {held_until},在此之前仍可撤回批准。",
         "retrying": "上一次尝试确定没有生效,下一次在 {next_at}。",
+        "again": "有人允许再次发送;在收到答复之前,它可能已经生效。",
         "executing": "已发送{sent_at},正在等待答复。",
         "accepted": "服务方已受理({ref}),尚未完成。",
         "unknown": "已发送{sent_at},没有收到答复。它可能已经生效。",
@@ -148,12 +150,18 @@ _WHOLE: Mapping[str, Mapping[tuple[str, str], str]] = {
         (Source.ANSWER, Verdict.NOT_SENT): "Surely not done; it may be tried again",
         (Source.ANSWER, Verdict.BLOCKED): "Our credential or account was refused; nothing was done",
         (Source.LOOK_UP, Verdict.UNREACHABLE): "The provider could not be asked",
+        (Source.PERSON, Verdict.REFUSED): "A person found out that it did not happen",
+        (Source.PERSON, Verdict.NOT_SENT): "A person lets it be sent again",
+        (Source.PERSON, Verdict.UNKNOWN): "A person wants it to be looked for longer",
     },
     "zh": {
         (Source.ANSWER, Verdict.UNKNOWN): "没有收到可用的答复",
         (Source.ANSWER, Verdict.NOT_SENT): "确定没有生效,可以重试",
         (Source.ANSWER, Verdict.BLOCKED): "我们的凭据或账户被拒绝,没有生效",
         (Source.LOOK_UP, Verdict.UNREACHABLE): "无法向服务方查询",
+        (Source.PERSON, Verdict.REFUSED): "有人查明没有生效",
+        (Source.PERSON, Verdict.NOT_SENT): "有人允许再次发送",
+        (Source.PERSON, Verdict.UNKNOWN): "有人要求继续查询",
     },
 }
 _VERDICTS: _Words = {
@@ -310,6 +318,8 @@ def status_sentence(operation: "Operation", language: str = "en", *, sent_at: da
 def _status_words(operation: "Operation") -> tuple[str, str]:
     """Which sentence tells the status, and which one follows it ("" for none)."""
     match operation.status:
+        case OperationStatus.APPROVED if operation.in_doubt:
+            return "again", ""
         case OperationStatus.APPROVED if operation.attempts and operation.next_attempt_at:
             return "retrying", ""
         case OperationStatus.APPROVED if operation.dispatch_after:

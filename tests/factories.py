@@ -17,7 +17,7 @@ from approvals.models import Policy, ReviewLimit
 from operations.connectors.registry import CONNECTORS
 from operations.grades import grade_of
 from operations.hooks import secret_place
-from operations.models import Connection
+from operations.models import Connection, SettleLimit
 from operations.services import connection_place
 from runs.models import AgentRun, Slot
 from runs.services import Start, start_run
@@ -68,6 +68,13 @@ def person(
     join(of, user, role)
     if each_minor is not None:
         ReviewLimit.objects.create(tenant=of, reviewer=user, currency="EUR", each_minor=each_minor)
+    return user
+
+
+def settler(of: Tenant, *, each_minor: int = 20_000, **more: Any) -> User:
+    """Somebody who may settle operations of unknown outcome, alone up to a limit in EUR."""
+    user = person(of, Membership.Role.ENGINEER, each_minor=None, **more)
+    SettleLimit.objects.create(tenant=of, person=user, currency="EUR", each_minor=each_minor)
     return user
 
 

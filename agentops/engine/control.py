@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from agentops.audit.entries import SYSTEM, Actor
-from agentops.kernel.clock import Now
+from agentops.kernel.clock import Now, now
 from agentops.kernel.problems import Conflict
 from approvals.services import withdraw
 from operations.models import Interest, Operation
@@ -16,7 +16,7 @@ from operations.moves import lock_all, move, retried
 from operations.states import FINAL, UNSENT, OperationStatus
 from runs import services as runs
 from runs.models import AgentRun
-from runs.states import BLOCKED_FOR_PERSON, TERMINAL
+from runs.states import TERMINAL
 
 from . import children
 
@@ -103,8 +103,6 @@ def _end(
         return run, False
     if owner is not None and (run.lease_owner != owner or run.lease_epoch != epoch):
         return run, False
-    if ending == "cancelled" and BLOCKED_FOR_PERSON.intersection(run.blocked_on):
-        code = run.error_code or code  # it ends for the reason for which it had stopped
     run = runs.begin_ending(run, ending, code=code, actor=actor, reason=reason)
     ended = [run, *children.end_children(run, family, actor)]
     unsent = Operation.objects.filter(run__in=ended, status__in=UNSENT).values_list("id", flat=True)
@@ -113,6 +111,11 @@ def _end(
             continue
         withdraw(locked, actor)
         why = f"run_{locked.run.ending}"
+        if (
+            locked.operation.in_doubt
+        ):  # it was to be sent again: what an earlier try did must still be found out
+            move(locked, OperationStatus.UNKNOWN, reason=why, actor=actor, next_attempt_at=now())
+            continue
         move(locked, OperationStatus.CANCELLED, reason=why, actor=actor, error_code=why)
     run, *_ = [runs.finish_ending(runs.lock(tenant_id, each.id)) for each in ended]
     return run, True
@@ -136,10 +139,10 @@ def receipt_of(run: AgentRun) -> CancelReceipt:
 
 def _effect(operation: Operation) -> Effect:
     status = operation.status
-    if status in (OperationStatus.UNKNOWN, OperationStatus.ESCALATED):
-        outcome = "unknown"
-    elif status == OperationStatus.EXECUTING:
+    if status == OperationStatus.EXECUTING:
         outcome = "cannot_be_stopped"
+    elif status in (OperationStatus.UNKNOWN, OperationStatus.ESCALATED) or operation.in_doubt:
+        outcome = "unknown"
     elif status in FINAL and operation.attempts:
         outcome = "settled"
     else:

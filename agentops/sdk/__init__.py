@@ -3,7 +3,6 @@
 from agentops.sdk.agents import Agent, Call, Limits, Message, Reply
 from agentops.sdk.context import Principal, StepContext, ToolContext
 from agentops.sdk.errors import (
-    ChildFailed,
     DuplicateStep,
     InvalidArguments,
     InvalidResult,
@@ -15,13 +14,11 @@ from agentops.sdk.errors import (
     ToolDefinitionError,
 )
 from agentops.sdk.tools import Tool, tool
-from agentops.sdk.values import ChildRun, Money, OrderId, Receipt
+from agentops.sdk.values import Money, OrderId, Receipt
 
 __all__ = [
     "Agent",
     "Call",
-    "ChildFailed",
-    "ChildRun",
     "DuplicateStep",
     "InvalidArguments",
     "InvalidResult",

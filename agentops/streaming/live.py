@@ -3,8 +3,7 @@
 import asyncio
 from typing import Any
 
-from runs.hints import Hints
-
+from .hints import Hints
 from .inbox import Inbox
 from .tail import Tail
 

@@ -12,17 +12,20 @@ from agentops.engine.control import cancel_run
 from approvals.services import AUTHORITY, expire_due
 from operations.dispatch import depart, loaded, send
 from operations.reconcile import carry_on
+from operations.settlement import Says, settle
+from operations.states import PersonsVerdict
 from tests import factories
 from tests.stage import LARGE, SMALL
 
 ORDER = [
     "runs_slot",
-    "runs_conversation",
     "runs_agentrun",
     "operations_target",
     "operations_operation",
+    "operations_hook",
     "approvals_approval",
     "operations_incident",
+    "operations_settlement",
 ]
 LOCKS = re.compile(r'UPDATE (?:ONLY )?"?(\w+)"?.* SET | FROM "(\w+)".* FOR NO KEY UPDATE', re.S)
 
@@ -78,7 +81,11 @@ def play(stage) -> None:
     departure = depart(loaded(lost.operation_id), AUTHORITY, worker="test")
     stage.provider.fault("commit_then_drop", times=1)
     send(departure)
-    carry_on(lost.operation_id, AUTHORITY, worker="test")
+    settler = factories.settler(stage.tenant)
+    for verdict in (PersonsVerdict.KEEP_LOOKING, PersonsVerdict.HAPPENED):
+        reference = stage.refunds({"id": lost.operation.target_name})[0]["id"]
+        says = Says(verdict, "x", reference)
+        settle(stage.tenant.id, lost.operation_id, says, person=settler, channel="cli")
     factories.policy(
         stage.tenant,
         "refund.create",
