@@ -12,6 +12,7 @@ from django.conf import settings
 from agentops.kernel.canonical import digest
 from agentops.kernel.clock import now
 from agentops.kernel.ids import uuid7
+from agentops.sdk.agents import Agent
 from agentops.telemetry.logs import logger
 from operations.connectors.base import Action, Facts
 from operations.connectors.registry import ACTIONS
@@ -74,6 +75,17 @@ def lint(rules: Any) -> list[str]:
         except (KeyError, ValueError) as error:
             faults.append(f"rule {place + 1}: {error}")
     return faults if isinstance(rules, list) else ["rules must be a list"]
+
+
+def published(tenant_id: int, agent: Agent) -> str:
+    """The digest of the rules that decide about what `agent` proposes, as they are published now."""
+    actions = sorted({action for tool in agent.tools for action in tool.proposes})
+    newest = (
+        Policy.objects.filter(tenant_id=tenant_id, action__in=actions, published_at__isnull=False)
+        .order_by("action", "-number")
+        .distinct("action")
+    )
+    return digest("policies", [[policy.action, policy.number, policy.rules] for policy in newest])
 
 
 def evaluate(

@@ -119,6 +119,8 @@ def dispatch(operation_id: UUID, authority: Authority, *, worker: str) -> Operat
     with bound_contextvars(
         run_id=operation.run.public_id, operation_id=operation.public_id, tenant=operation.tenant.slug
     ):
+        if operation.run.paused_at is not None:  # nothing of it leaves; what was sent before is looked up
+            return operation
         if operation.status != OperationStatus.APPROVED and not may_be_sent_again(operation):
             return operation
         departure = depart(operation, authority, worker=worker)
@@ -181,6 +183,8 @@ def _claim(
     at = now()
     if operation.version != read.version:
         return None  # somebody was quicker: a cancel, a revoke, another worker
+    if locked.run.paused_at is not None:
+        return None
     if any(moment and moment > at for moment in (operation.dispatch_after, operation.next_attempt_at)):
         return None
     standing = _withheld(operation) or standing

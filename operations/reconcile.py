@@ -3,12 +3,14 @@
 from datetime import timedelta
 from uuid import UUID
 
+from django.db.models import Q
+
 from agentops.kernel.clock import Now, now
 from agentops.kernel.transitions import LostRace, swap
 from agentops.telemetry.logs import bound_contextvars, logger
 
 from .connectors.base import Answer
-from .connectors.registry import CONNECTORS
+from .connectors.registry import ACTIONS, CONNECTORS
 from .dispatch import Authority, call_of, dispatch, loaded
 from .findings import Evidence, may_be_sent_again, take
 from .grades import declared
@@ -26,6 +28,12 @@ def due(limit: int = 32) -> list[UUID]:
         status__in=[OperationStatus.APPROVED, OperationStatus.EXECUTING, OperationStatus.UNKNOWN],
         next_attempt_at__lte=Now(),
     )
+    held = Q(status=OperationStatus.APPROVED, run__paused_at__isnull=False)  # until the run is resumed
+    here = Q(
+        *(Q(action=action.name, action_version=action.version) for action in ACTIONS.values()),
+        _connector=Q.OR,
+    )  # of another version only a worker of its release knows what to send
+    rows = rows.exclude(held).filter(here)
     return list(rows.order_by("next_attempt_at").values_list("id", flat=True)[:limit])
 
 

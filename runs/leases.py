@@ -45,19 +45,20 @@ WITH room AS (
   ) AS free
   FROM tenancy_tenant t WHERE t.id = ANY(%(tenants)s)
 )
-SELECT picked.*, k.wrapped, k.wrapped_by, p.wrapped AS parent_wrapped
+SELECT picked.*, k.wrapped, k.wrapped_by, p.wrapped AS parent_wrapped, rel.manifest, rel.digest AS release_digest
 FROM room CROSS JOIN LATERAL (
-  SELECT r.id, r.tenant_id, r.data_key_id, r.status, r.started_at, r.lease_owner, r.blocked_on
+  SELECT r.id, r.tenant_id, r.data_key_id, r.status, r.started_at, r.lease_owner, r.blocked_on, r.agent, r.release_id
   FROM runs_agentrun r
   WHERE r.pool = %(pool)s AND r.tenant_id = room.tenant_id AND r.ready_at <= (SELECT agentops_now())
     AND (r.lease_owner IS NULL OR r.lease_expires_at <= (SELECT agentops_now()))
-    AND r.paused_at IS NULL AND r.ending = ''
+    AND r.paused_at IS NULL AND r.ending = '' AND r.needs <@ %(has)s::varchar[]
   ORDER BY r.priority, r.ready_at
   LIMIT LEAST(GREATEST(room.free, 0), %(share)s)
   FOR NO KEY UPDATE SKIP LOCKED
 ) picked
 JOIN tenancy_datakey k ON k.id = picked.data_key_id
 LEFT JOIN tenancy_datakey p ON p.id = k.wrapped_by
+JOIN runs_agentrelease rel ON rel.id = picked.release_id
 LIMIT %(want)s
 """
 
@@ -65,7 +66,7 @@ LIMIT %(want)s
 TAKE = f"""
 WITH run AS (
   UPDATE runs_agentrun SET
-    status = 'running', version = version + 1, blocked_on = '{{}}',
+    status = 'running', version = version + 1, blocked_on = '{{}}', needs = '{{}}', error_code = '', error_detail = '',
     lease_owner = %(owner)s, lease_epoch = lease_epoch + 1,
     lease_expires_at = agentops_now() + make_interval(secs => %(lease_seconds)s),
     ready_at = agentops_now() + make_interval(secs => %(lease_seconds)s),
@@ -85,6 +86,7 @@ WITH run AS (
     last_event_seq = last_event_seq + cardinality(%(event_types)s::text[]),
     steps_taken = steps_taken + %(steps_taken)s,
     spent_microusd = spent_microusd + %(cost_microusd)s,
+    reserved_microusd = CASE WHEN %(turn_ends)s THEN 0 ELSE reserved_microusd END,
     inbox_taken = GREATEST(inbox_taken, %(inbox_read)s),
     crash_count = CASE WHEN %(progress)s THEN 0 ELSE crash_count END,
     lease_expires_at = CASE WHEN %(end_status)s::text IS NOT NULL THEN NULL
@@ -101,7 +103,8 @@ WITH run AS (
     error_code = COALESCE(%(error_code)s, error_code),
     error_detail = COALESCE(%(error_detail)s, error_detail)
   WHERE id = %(run_id)s AND lease_owner = %(owner)s AND lease_epoch = %(epoch)s AND ending = ''
-  RETURNING id, tenant_id, last_event_seq, version, inbox_seq, inbox_taken, cancel_requested_at, spent_microusd, steps_taken
+  RETURNING id, tenant_id, last_event_seq, version, inbox_seq, inbox_taken, paused_at, spent_microusd,
+    steps_taken
 ), stepped AS (
   INSERT INTO runs_step AS s (run_id, key, tenant_id, kind, name, status, attempt, input_digest, sealed_input, sealed_result,
     error_class, started_at, ended_at, model, input_tokens, output_tokens, cost_microusd)
@@ -120,15 +123,32 @@ WITH run AS (
 SELECT * FROM run
 """
 
-# Parking rests on counters, never on a subquery: a message that this life has not read has raised `inbox_seq`.
-PARK = """
-UPDATE runs_agentrun SET
-  lease_owner = NULL, lease_expires_at = NULL, ready_at = %(ready_at)s::timestamptz, blocked_on = %(blocked_on)s::varchar[],
-  status = CASE WHEN 'approval' = ANY(%(blocked_on)s::varchar[]) THEN 'waiting_for_approval' ELSE 'running' END,
-  version = version + 1, crash_count = 0, inbox_taken = %(inbox_read)s
-WHERE id = %(run_id)s AND lease_owner = %(owner)s AND lease_epoch = %(epoch)s AND ending = ''
-  AND inbox_seq = %(inbox_read)s
-RETURNING id
+# Parking rests on counters, never on a subquery: a message that this life has not read has raised `inbox_seq`. A run that parks
+# for a person says why: its code and sentence stand on the row until the next claim.
+PARK = f"""
+WITH run AS (
+  UPDATE runs_agentrun SET
+    lease_owner = NULL, lease_expires_at = NULL, ready_at = %(ready_at)s::timestamptz,
+    blocked_on = %(blocked_on)s::varchar[], needs = %(needs)s::varchar[],
+    status = CASE WHEN 'approval' = ANY(%(blocked_on)s::varchar[]) THEN 'waiting_for_approval' ELSE 'running' END,
+    version = version + 1, crash_count = 0, inbox_taken = %(inbox_read)s, error_code = %(error_code)s,
+    error_detail = %(error_detail)s, last_event_seq = last_event_seq + cardinality(%(event_types)s::text[])
+  WHERE id = %(run_id)s AND lease_owner = %(owner)s AND lease_epoch = %(epoch)s AND ending = ''
+    AND inbox_seq = %(inbox_read)s
+  RETURNING id, tenant_id, last_event_seq
+), written AS ({INSERT_FROM_RUN})
+SELECT id FROM run
+"""
+
+# Runs that were parked because no worker had what they need: one that has it takes them up again by itself.
+HAVE_NEEDED = """
+WITH mine AS (
+  SELECT id FROM runs_agentrun
+  WHERE pool = %(pool)s AND NOT (needs = '{}') AND needs <@ %(has)s::varchar[] AND lease_owner IS NULL AND ending = ''
+    AND paused_at IS NULL AND (ready_at IS NULL OR ready_at > (SELECT agentops_now()))
+  ORDER BY id LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE runs_agentrun run SET ready_at = agentops_now() FROM mine WHERE run.id = mine.id RETURNING run.id
 """
 
 # What a run has been told and has not taken, in order; `after` is what this life has read already.
@@ -152,8 +172,27 @@ UPDATE runs_agentrun run SET
 FROM mine WHERE run.id = mine.id
 """
 
-# Which of a process's runs are no longer its own: cancelled, ended, or taken by another.
-STILL_MINE = "SELECT id, lease_epoch FROM runs_agentrun WHERE lease_owner = %(owner)s"
+# Which of a process's runs are still its own, and which of them a person has paused; others were ended or taken over.
+STILL_MINE = "SELECT id, lease_epoch, paused_at FROM runs_agentrun WHERE lease_owner = %(owner)s"
+
+# How long a cancel took to reach the process that held the run.
+CANCELLED_AGO = """
+SELECT id, extract(epoch FROM agentops_now() - cancel_requested_at)::float8 AS seconds FROM runs_agentrun
+WHERE id = ANY(%(run_ids)s) AND cancel_requested_at IS NOT NULL
+"""
+
+# The calls that a process's threads are still in though nobody waits for them: told anew, and no longer told of the rest.
+STILL_BUSY = """
+WITH told AS (
+  INSERT INTO runs_busycall AS b (run_id, key, tenant_id, worker, seen_at)
+  SELECT run.id, busy.key, run.tenant_id, %(owner)s, agentops_now()
+  FROM unnest(%(run_ids)s::uuid[], %(keys)s::text[]) AS busy(run_id, key) JOIN runs_agentrun run ON run.id = busy.run_id
+  ON CONFLICT (run_id, key) DO UPDATE SET worker = excluded.worker, seen_at = excluded.seen_at
+)
+DELETE FROM runs_busycall b WHERE b.worker = %(owner)s
+  AND NOT EXISTS (SELECT 1 FROM unnest(%(run_ids)s::uuid[], %(keys)s::text[]) AS busy(run_id, key)
+                  WHERE busy.run_id = b.run_id AND busy.key = b.key)
+"""
 
 # A life that ends in order counts as no crash; one that PostgreSQL has ended does.
 HAND_BACK = """

@@ -105,7 +105,9 @@ class AgentRun(Stateful):
     budget_microusd = models.BigIntegerField()
     spent_microusd = models.BigIntegerField(default=0)
     reserved_microusd = models.BigIntegerField(default=0)  # the worst price of the turn that is being asked
-    slice_microusd = models.BigIntegerField(default=0)  # taken from the parent or the tenant so far
+    slice_microusd = models.BigIntegerField(
+        null=True
+    )  # taken from the parent or the tenant so far; None: its whole budget is its own
     given_microusd = models.BigIntegerField(default=0)  # what children hold of it or have used up
     max_steps = models.PositiveIntegerField()
     deadline_at = models.DateTimeField(null=True)
@@ -120,6 +122,11 @@ class AgentRun(Stateful):
         null=True, db_default=Now()
     )  # when it may next be claimed; while leased: the lease's end
     paused_at = models.DateTimeField(null=True)
+    paused_by = models.CharField(max_length=120, blank=True)
+    pause_reason = models.CharField(max_length=500, blank=True)  # masked
+    needs = ArrayField(
+        models.CharField(max_length=120), default=list
+    )  # what a worker must have to carry it on: "tool:refund_order", "action:refund.create@2"
     crash_count = models.PositiveSmallIntegerField(default=0)
     cancel_requested_at = models.DateTimeField(null=True)
     error_code = models.CharField(max_length=60, blank=True)
@@ -134,13 +141,15 @@ class AgentRun(Stateful):
     class Meta:
         constraints: ClassVar[Any] = [
             models.UniqueConstraint(fields=["tenant", "id"], name="run_tenant_id"),
+            models.UniqueConstraint(fields=["tenant", "retry_of"], name="run_retried_once"),
             models.UniqueConstraint(
                 fields=["tenant", "parent", "parent_step"],
                 condition=Q(parent__isnull=False),
                 name="run_child_once",
             ),
             models.CheckConstraint(
-                condition=Q(slice_microusd__gte=0, given_microusd__gte=0, reserved_microusd__gte=0),
+                condition=Q(given_microusd__gte=0, reserved_microusd__gte=0)
+                & (Q(slice_microusd__isnull=True) | Q(slice_microusd__gte=0)),
                 name="run_budget_not_negative",
             ),
             models.UniqueConstraint(
@@ -176,6 +185,9 @@ class AgentRun(Stateful):
             models.CheckConstraint(
                 condition=Q(inbox_taken__lte=F("inbox_seq")), name="run_inbox_taken_exists"
             ),
+            models.CheckConstraint(
+                condition=Q(paused_at__isnull=True) ^ ~Q(paused_by=""), name="run_paused_by_somebody"
+            ),
         ]
         indexes: ClassVar[Any] = [
             models.Index(
@@ -204,6 +216,7 @@ class AgentRun(Stateful):
                 condition=Q(deadline_at__isnull=False, finished_at__isnull=True),
                 name="run_deadline",
             ),
+            models.Index(fields=["pool"], condition=~Q(needs=[]), name="run_needs_something"),
         ]
 
     def __str__(self) -> str:
@@ -216,6 +229,10 @@ class AgentRun(Stateful):
     @property
     def is_terminal(self) -> bool:
         return self.status in TERMINAL
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_at is not None and not self.is_terminal
 
 
 class Step(models.Model):
@@ -290,6 +307,40 @@ class InboxMessage(models.Model):
     class Meta:
         constraints: ClassVar[Any] = [
             models.UniqueConstraint(fields=["run", "kind", "dedupe_key"], name="inbox_dedupe_once"),
+        ]
+
+
+class BusyCall(models.Model):
+    """A tool call that a worker's thread is still in, though its run has no use for it any more: it can write nothing.
+
+    The worker says so again every second; a row that it does not repeat is the row of a dead process.
+    """
+
+    pk = models.CompositePrimaryKey("run_id", "key")
+    run = models.ForeignKey(
+        AgentRun, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="busy_calls"
+    )
+    key = models.CharField(max_length=200)
+    tenant = models.ForeignKey(
+        Tenant, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+"
+    )
+    worker = models.CharField(max_length=64)
+    seen_at = models.DateTimeField(db_default=Now())
+
+
+class AgentPause(models.Model):
+    """An agent that starts no new run of a tenant; those that it has go on to their end."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    agent = models.CharField(max_length=40)
+    paused_at = models.DateTimeField(db_default=Now())
+    paused_by = models.CharField(max_length=120)
+    reason = models.CharField(max_length=500)  # masked
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(fields=["tenant", "agent"], name="agentpause_once"),
         ]
 
 

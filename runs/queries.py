@@ -1,17 +1,20 @@
 """Reading runs: what was asked, what came of it, who may see it, what its log says after a place."""
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from guardian.shortcuts import get_objects_for_user
 
+from agentops.kernel.clock import Now
 from agentops.tenancy import vault
 from agentops.tenancy.models import Tenant, User
 from agentops.tenancy.principals import Principal
 
 from .models import AgentRun, RunEvent
 from .services import input_place, result_place
+from .states import TERMINAL
 
 
 def input_text(run: AgentRun) -> str:
@@ -40,6 +43,23 @@ def visible(user: User) -> QuerySet[AgentRun]:
 def for_principal(principal: Principal) -> QuerySet[AgentRun]:
     """The runs of the caller's own tenant: another's are not there."""
     return AgentRun.objects.filter(tenant=principal.tenant).order_by("-created_at", "-id")
+
+
+def answered_and_unclaimed(seconds: float = 60) -> QuerySet[AgentRun]:
+    """Runs that have been due for so long and that no worker has claimed: what they waited for is there, or they are new.
+
+    A paused one is among them, since whoever paused it may have forgotten it.
+    """
+    since = Now() - timedelta(seconds=seconds)
+    nobodys = Q(lease_owner__isnull=True) | Q(lease_expires_at__lte=since)
+    return AgentRun.objects.filter(nobodys, ready_at__lte=since).select_related("tenant").order_by("ready_at")
+
+
+def cancelled_and_alive(seconds: float = 60) -> QuerySet[AgentRun]:
+    """Runs that were cancelled so long ago and have not come to their end: something that was sent is not settled."""
+    since = Now() - timedelta(seconds=seconds)
+    alive = AgentRun.objects.filter(ending="cancelled", cancel_requested_at__lte=since)
+    return alive.exclude(status__in=TERMINAL).select_related("tenant").order_by("cancel_requested_at")
 
 
 def events_after(run_id: UUID, seq: int, limit: int) -> list[RunEvent]:

@@ -10,7 +10,7 @@ from django.db import IntegrityError, connection, transaction
 from agentops.audit.entries import Actor, record
 from agentops.kernel import sealed
 from agentops.kernel.clock import Now, now
-from agentops.kernel.ids import parse, uuid7
+from agentops.kernel.ids import parse, uuid7_after
 from agentops.kernel.problems import NotFound
 from agentops.kernel.redaction import mask, mask_text
 from agentops.kernel.sealed import Place
@@ -20,10 +20,14 @@ from agentops.tenancy import vault
 from agentops.tenancy.models import ApiToken
 from agentops.tenancy.principals import Principal
 
-from . import leases, wakeups
+from . import conversations, leases, wakeups
 from .events import Event, append
-from .models import AgentRelease, AgentRun, Conversation, InboxMessage
+from .holds import require_agent
+from .models import AgentRun, InboxMessage
+from .releases import pinned
 from .states import TERMINAL, BlockedOn, RunStatus
+
+MICROUSD_PER_CENT = 10_000
 
 
 @dataclass(frozen=True)
@@ -52,19 +56,28 @@ def message_place(run_id: UUID, n: int) -> Place:
     return Place("runs_inboxmessage", f"{run_id}/{n}", "body")
 
 
-def start_run(principal: Principal, agent: Agent, start: Start, *, trace_id: str) -> tuple[AgentRun, bool]:
+def start_run(
+    principal: Principal, agent: Agent, start: Start, *, trace_id: str, policies: str = ""
+) -> tuple[AgentRun, bool]:
     """A queued run and True; or, where an active run has the same `dedupe_key`, that run and False.
 
-    Row, event and audit entry share the caller's transaction; the doorbell rings after its commit.
+    Row, event and audit entry share the caller's transaction; the doorbell rings after its commit. `policies` is the
+    digest of the rules that decide about it. Raises AgentPaused.
     """
     tenant = principal.tenant
     active = _active(tenant.id, agent.name, start.dedupe_key)
     if active is not None:
         return active, False
-    run_id = uuid7()
-    conversation = _conversation(principal, start.conversation_id)
+    require_agent(tenant.id, agent.name)
+    conversation = conversations.locked(principal, start.conversation_id)
+    newest = conversation.runs.order_by("-id").first() if conversation else None
+    before = conversations.unended(conversation).last() if conversation else None
+    run_id = uuid7_after(newest.id if newest else None)
     key = vault.opened(conversation.data_key_id) if conversation else vault.make(tenant.id, f"run:{run_id}")
     limits = agent.limits
+    budget = MICROUSD_PER_CENT * (
+        start.budget_cents if start.budget_cents is not None else limits.budget_cents
+    )
     try:
         with transaction.atomic():
             run = AgentRun.objects.create(
@@ -74,19 +87,19 @@ def start_run(principal: Principal, agent: Agent, start: Start, *, trace_id: str
                 principal=principal.name,
                 channel=principal.channel,
                 agent=agent.name,
-                release=_release(tenant.id, agent),
+                release=pinned(tenant.id, agent, policies),
                 data_key_id=key.id,
                 sealed_input=sealed.seal_json(key, input_place(run_id), {"text": start.input}),
                 conversation=conversation,
                 dedupe_key=start.dedupe_key,
                 metadata=mask(start.metadata),
-                budget_microusd=(
-                    start.budget_cents if start.budget_cents is not None else limits.budget_cents
-                )
-                * 10_000,
+                budget_microusd=budget,
                 max_steps=min(start.max_steps or limits.steps, limits.steps),
                 deadline_at=now() + timedelta(seconds=start.deadline_seconds or limits.deadline_seconds),
                 trace_id=trace_id,
+                slice_microusd=None if tenant.budget_microusd is None else 0,
+                aftermath=conversation is not None,
+                **({"ready_at": None} if before else {}),
             )
     except IntegrityError as error:
         if "run_dedupe_key_active_once" not in str(error):
@@ -95,7 +108,10 @@ def start_run(principal: Principal, agent: Agent, start: Start, *, trace_id: str
         if raced is None:
             raise
         return raced, False
-    append(run, Event("run.created", {"agent": run.agent, "actor": run.actor, "channel": run.channel}))
+    told = {"agent": run.agent, "actor": run.actor, "channel": run.channel}
+    if before is not None:
+        told["after"] = before.public_id
+    append(run, Event("run.created", told))
     record(tenant.id, "run.started", "run", run.public_id, actor_of(principal), detail={"agent": run.agent})
     wakeups.ring(run.pool)
     return run, True
@@ -108,8 +124,10 @@ def actor_of(principal: Principal) -> Actor:
 
 
 def requesters_of(run: AgentRun) -> list[str]:
-    """The whole chain that asks: the actor, the token, the person behind it, the agent."""
+    """The whole chain that asks: the actor, the token, the person behind it, the agent, and who started that run."""
     chain = [run.actor, run.principal, f"agent:{run.agent}"]
+    if run.parent is not None:
+        return list(dict.fromkeys([*chain, *requesters_of(run.parent)]))
     token_id = parse("tok", run.principal.removeprefix("token:"))
     person = (
         ApiToken.objects.filter(pk=token_id).values_list("person_id", flat=True).first() if token_id else None
@@ -126,34 +144,6 @@ def _active(tenant_id: int, agent: str, dedupe_key: str | None) -> AgentRun | No
     return runs.exclude(status__in=TERMINAL).first()
 
 
-def _conversation(principal: Principal, external_id: str | None) -> Conversation | None:
-    if external_id is None:
-        return None
-    tenant_id = principal.tenant.id
-    found = Conversation.objects.filter(
-        tenant_id=tenant_id, principal=principal.name, external_id=external_id
-    ).first()
-    if found is not None:
-        return found
-    conversation_id = uuid7()
-    key = vault.make(tenant_id, f"conversation:{conversation_id}")
-    return Conversation.objects.create(
-        id=conversation_id,
-        tenant_id=tenant_id,
-        principal=principal.name,
-        external_id=external_id,
-        data_key_id=key.id,
-    )
-
-
-def _release(tenant_id: int, agent: Agent) -> AgentRelease:
-    manifest = {"tools": {tool.name: tool.digest for tool in agent.tools}, "model": agent.model}
-    release, _ = AgentRelease.objects.get_or_create(
-        tenant_id=tenant_id, agent=agent.name, digest=agent.digest, defaults={"manifest": manifest}
-    )
-    return release
-
-
 def lock(tenant_id: int, run_id: UUID) -> AgentRun:
     """The run's row, locked until the transaction ends: first of all locks of whoever will write its events."""
     run = AgentRun.objects.select_for_update(no_key=True).filter(tenant_id=tenant_id, pk=run_id).first()
@@ -162,9 +152,11 @@ def lock(tenant_id: int, run_id: UUID) -> AgentRun:
     return run
 
 
-# Whatever the status: a sender never looks whether the run sleeps, so nothing can slip in between.
+# Whatever the status: a sender never looks whether the run sleeps, so nothing can slip in between. Only a run whose turn
+# in its conversation has not come (queued, and never due) is not made due by anything else than its turn.
 _WAKE = """
-UPDATE runs_agentrun SET inbox_seq = inbox_seq + 1, ready_at = agentops_now()
+UPDATE runs_agentrun SET inbox_seq = inbox_seq + 1,
+  ready_at = CASE WHEN started_at IS NULL AND ready_at IS NULL AND %s <> 'follow_up' THEN NULL ELSE agentops_now() END
 WHERE id = %s AND finished_at IS NULL AND ending = '' RETURNING inbox_seq, tenant_id, data_key_id, pool
 """
 
@@ -180,7 +172,7 @@ def wake(run_id: UUID, kind: str, body: dict[str, Any], *, dedupe_key: str | Non
             cursor.execute("SELECT 1 FROM runs_agentrun WHERE id = %s FOR NO KEY UPDATE", [run_id])
             if InboxMessage.objects.filter(run_id=run_id, kind=kind, dedupe_key=dedupe_key).exists():
                 return False
-        cursor.execute(_WAKE, [run_id])
+        cursor.execute(_WAKE, [kind, run_id])
         row = cursor.fetchone()
     if row is None:
         return False
@@ -220,12 +212,16 @@ def begin_ending(run: AgentRun, ending: str, *, code: str, actor: Actor, reason:
         **leases.taken_away(run.lease_epoch),
         "deadline_at": None,
         "paused_at": None,
+        "paused_by": "",
+        "pause_reason": "",
+        "needs": [],
         "blocked_on": ["operation"] if run.open_effects else [],
     }
     if ending == "cancelled":
         changes["cancel_requested_at"] = Now()
     to = RunStatus.RUNNING if run.status == RunStatus.WAITING_FOR_APPROVAL else run.status
     run = swap(run, to, **changes)
+    wakeups.control_changed()
     if ending == "cancelled":
         append(
             run,

@@ -41,6 +41,9 @@ class BlockedOn(TextChoices):
     BUDGET = "budget"
 
 
+BLOCKED_FOR_PERSON = frozenset({BlockedOn.OPERATOR, BlockedOn.RELEASE})  # who retries it, or ends it
+
+
 class StepStatus(TextChoices):
     STARTED = "started"  # committed beforehand, where a crash in between must be noticed
     COMPLETED = "completed"

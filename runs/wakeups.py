@@ -33,6 +33,9 @@ def inbox_group(tenant_id: int) -> str:
     return f"approvals.{tenant_id}"
 
 
+CONTROL_GROUP = "control"  # every driver listens: a run was cancelled, ended or paused; look at yours now
+
+
 class _Ringer:
     """Coalesces hints: at most one bell per pool and one message per group is under way."""
 
@@ -122,6 +125,11 @@ def changed(run_id: UUID) -> None:
 def changed_now(run_id: UUID) -> None:
     """The same from outside Django's transactions: the driver calls it after its own commit."""
     _ringer.news(run_group(run_id))
+
+
+def control_changed() -> None:
+    """Tell every driver, once the present transaction has committed, to look which of its runs are still its own."""
+    transaction.on_commit(lambda: _ringer.news(CONTROL_GROUP))
 
 
 def approvals_changed(tenant_id: int) -> None:

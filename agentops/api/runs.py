@@ -10,6 +10,7 @@ from agentops.sdk.agents import Agent
 from agentops.telemetry.requests import trace_id
 from agentops.tenancy.bearer import require_right
 from agentops.tenancy.principals import Principal
+from approvals.policy import published
 from runs import idempotency, queries
 from runs.limits import leave_room
 from runs.models import AgentRun
@@ -45,7 +46,8 @@ def start(request: HttpRequest, asked: shapes.StartRun) -> HttpResponse:
     wanted = Start(**{**given, "actor": asked.actor or ""})
 
     def begin() -> idempotency.Answer:
-        run, is_new = start_run(principal, agent, wanted, trace_id=trace_id(request))
+        rules = published(principal.tenant.id, agent)
+        run, is_new = start_run(principal, agent, wanted, trace_id=trace_id(request), policies=rules)
         if is_new:
             leave_room(principal.tenant)
         return idempotency.Answer(

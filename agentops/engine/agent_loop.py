@@ -21,6 +21,7 @@ from agentops.sdk.tools import Tool, digest_of
 from agentops.telemetry.logs import bound_contextvars, logger
 from runs.events import Event
 
+from . import children
 from .context import CallContext, CallSignal
 from .ledger import NewStep, RunLedger
 from .live import LIFE_LOST, LeaseLost, LiveRun, Waiting
@@ -33,7 +34,8 @@ log = logger(__name__)
 DELTA_SECONDS = 0.1
 MODEL_TRIES = 4
 TOOL_TRIES = 3
-WAIT_SECONDS = 60.0  # at most, before a tool is tried again, whatever it asks for
+WAIT_SECONDS = 3600.0  # at most, before a tool is tried again, whatever it asks for
+LONG_PAUSE_SECONDS = 5.0  # beyond it the run parks meanwhile
 SUMMARY_CHARS = 300
 INTERRUPTED = "interrupted"
 
@@ -46,10 +48,11 @@ class RunFailed(Exception):
         self.code, self.detail = code, detail
 
 
-async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger) -> None:
+async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger, threads: ToolThreads) -> None:
     """One turn: its text as it comes, then its message, its calls and its cost in one checkpoint."""
+    await _reserve(run, action, ledger, threads)
     began, started_at = time.monotonic(), run.now()
-    for attempt in range(1, MODEL_TRIES + 1):
+    for attempt in range(_first_try(run, action.key), MODEL_TRIES + 1):
         deltas = _Deltas(run, action.turn, attempt, ledger)
         try:
             result = await _turn(run, action, deltas)
@@ -58,7 +61,7 @@ async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger) -> None:
             log.warning("model_retryable", attempt=attempt, code=error.code, error=error.message)
             if attempt == MODEL_TRIES:
                 raise RunFailed(f"model_{error.code}"[:60], error.message) from error
-            await _pause(run, attempt, error.retry_after_seconds)
+            await _before_next_try(run, action.key, attempt, error.retry_after_seconds, ledger)
         except llm.ModelError as error:
             raise RunFailed(f"model_{error.code}"[:60], error.message) from error
         finally:
@@ -66,26 +69,45 @@ async def ask_model(run: LiveRun, action: AskModel, ledger: RunLedger) -> None:
     await _journal_turn(run, action, ledger, result, attempt, started_at, time.monotonic() - began)
 
 
-async def _pause(run: LiveRun, attempt: int, asked_seconds: float | None) -> None:
-    """Before the next try: as long as was asked for, else longer each time."""
-    seconds = asked_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25)
-    run.busy(seconds + 1)
-    await asyncio.sleep(seconds)
+async def _reserve(run: LiveRun, action: AskModel, ledger: RunLedger, threads: ToolThreads) -> None:
+    """Set the turn's worst price aside, once for all tries of it; raises RunFailed where the budget does not cover it."""
+    if _model(run) == llm.OFFLINE:
+        return
+    bounds = _bounds()
+    chars = llm.input_chars(run.agent.instructions, _history(run, action), run.agent.tools)
+    worst = llm.worst_cost_microusd(_model(run), chars, bounds.max_output_tokens, bounds.prices)
+    if await ledger.reserve(run, worst):
+        return
+    took = await threads.run(lambda: children.take_slice(run, worst), name="service")
+    if not took or not await ledger.reserve(run, worst):
+        dollars = f"{worst / 1_000_000:.2f} USD"
+        raise RunFailed("budget", f"The next turn may cost {dollars}, and so much is not left of the budget.")
 
 
-async def _turn(run: LiveRun, action: AskModel, deltas: "_Deltas") -> TurnResult:
-    model = run.agent.model or settings.AGENTOPS_MODEL
+def _model(run: LiveRun) -> str:
+    return run.agent.model or settings.AGENTOPS_MODEL
+
+
+def _bounds() -> TurnSettings:
+    return TurnSettings(prices=parse_prices(settings.AGENTOPS_MODEL_PRICES))
+
+
+def _history(run: LiveRun, action: AskModel) -> Any:
     turns = [
         (run.steps[turn_key(turn)]["response"], results_of(run.steps, turn)) for turn in range(1, action.turn)
     ]
-    bounds = TurnSettings(prices=parse_prices(settings.AGENTOPS_MODEL_PRICES))
+    return llm.history(run.input, turns, run.earlier)
+
+
+async def _turn(run: LiveRun, action: AskModel, deltas: "_Deltas") -> TurnResult:
+    bounds = _bounds()
     run.busy(bounds.deadline_seconds + 10)
     run.in_model = True
     try:
         return await llm.turn(
-            model,
+            _model(run),
             instructions=run.agent.instructions,
-            history=llm.history(run.input, turns),
+            history=_history(run, action),
             tools=run.agent.tools,
             offline=run.agent.offline,
             settings=bounds,
@@ -252,7 +274,10 @@ async def _outcome(
             return _failed(INTERRUPTED, "The call was interrupted; it may or may not have happened.")
         begun = NewStep(call.key, "tool", call.tool, None, status="started", asked=_shown(call.arguments))
         await ledger.checkpoint(run, [begun])
-    for attempt in range(1, TOOL_TRIES + 1):
+    for attempt in range(_first_try(run, call.key), TOOL_TRIES + 1):
+        if attempt > 1:
+            started = {"call_id": call.key, "tool": call.tool[:80], "attempt": attempt}
+            await ledger.checkpoint(run, events=[Event("tool.started", started)])
         signal = CallSignal(run.signal)
         try:
             result = await _call(run, call, tool, arguments, signal, ledger, threads)
@@ -260,9 +285,9 @@ async def _outcome(
         except Retryable as error:
             if attempt == TOOL_TRIES:
                 return _told(error)
-            await _pause(run, attempt, min(error.retry_after_seconds or 0.0, WAIT_SECONDS))
-            started = {"call_id": call.key, "tool": call.tool[:80], "attempt": attempt + 1}
-            await ledger.checkpoint(run, events=[Event("tool.started", started)])
+            may_park = tool.effect != "undeclared"  # its next life could not tell a wait from an interruption
+            wanted = min(error.retry_after_seconds or 0.0, WAIT_SECONDS)
+            await _before_next_try(run, call.key, attempt, wanted, ledger, may_park)
         except JournalMismatch as error:
             raise RunFailed(error.code, error.message) from error
         except SdkError as error:
@@ -284,6 +309,41 @@ async def _outcome(
     raise AssertionError("unreachable")
 
 
+def _retry_key(key: str, attempt: int) -> str:
+    return f"{key}/retry-{attempt}"
+
+
+def _first_try(run: LiveRun, key: str) -> int:
+    """The number of the next try, over all lives of the run; raises Waiting where it is not yet its time."""
+    attempt = 1
+    while (recorded := run.steps.get(_retry_key(key, attempt))) is not None:
+        attempt += 1
+        left = recorded["until"] - run.now().timestamp()
+        if left > 0:
+            raise Waiting("timer", until=left)
+    return attempt
+
+
+async def _before_next_try(
+    run: LiveRun,
+    key: str,
+    attempt: int,
+    wanted_seconds: float | None,
+    ledger: RunLedger,
+    may_park: bool = True,
+) -> None:
+    """A short pause is waited for here; in a long one the run parks, so that it holds no lease and a cancel ends it."""
+    seconds = wanted_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25)
+    if may_park and seconds > LONG_PAUSE_SECONDS:
+        step = NewStep(_retry_key(key, attempt), "step", "retry", {"until": run.now().timestamp() + seconds})
+        await ledger.checkpoint(run, [step])
+        raise Waiting("timer", until=seconds)
+    run.busy(seconds + 1)
+    await asyncio.sleep(seconds)
+    if run.paused and may_park:
+        raise Waiting()
+
+
 async def _call(
     run: LiveRun,
     call: Call,
@@ -302,12 +362,13 @@ async def _call(
     def write(steps: Sequence[NewStep], events: Sequence[Event]) -> None:
         asyncio.run_coroutine_threadsafe(checkpoint(steps, events), loop).result()
 
-    context = CallContext(run, call.key, tool.proposes, signal, write)
+    context = CallContext(run, call.key, tool, signal, write)
     run.busy(tool.timeout_seconds)
     return await threads.run(
         lambda: tool.dump(tool(context, **arguments)),
         limit_seconds=tool.timeout_seconds,
         name=f"tool {tool.name}",
+        call=(run.id, call.key),
     )
 
 

@@ -3,20 +3,25 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from agentops.kernel import canonical
 from agentops.kernel.redaction import mask, printable
+from agentops.sdk.agents import Agent
 from agentops.sdk.context import BoundLogger, Principal, StepContext
 from agentops.sdk.errors import DuplicateStep, InvalidResult, JournalMismatch, Terminal
 from agentops.sdk.text import repaired_json
-from agentops.sdk.values import Receipt
+from agentops.sdk.tools import Tool, require_repeatable
+from agentops.sdk.values import ChildRun, Receipt
 from agentops.telemetry.logs import logger
 from agentops.tenancy import identity
+from runs.children import Child
 from runs.events import Event
 
+from . import children
 from .ledger import NewStep
 from .live import LeaseLost, LiveRun, Waiting
 from .settle import settle
@@ -59,14 +64,13 @@ def _as_json(name: str, value: Any) -> Any:
 class CallContext:
     """One call of a tool in one life of its run; lives in the tool's thread."""
 
-    def __init__(
-        self, live: LiveRun, key: str, proposes: Sequence[str], signal: CallSignal, write: Write
-    ) -> None:
+    def __init__(self, live: LiveRun, key: str, tool: Tool, signal: CallSignal, write: Write) -> None:
         self._live = live
         self._key = key
-        self._proposes = proposes
+        self._tool = tool
         self._write = write
         self._names: set[str] = set()
+        self._sleeps = 0
         self.signal = signal
         self.call_id = f"{live.public_id}/{key}"
         self.run_id = live.public_id
@@ -95,7 +99,7 @@ class CallContext:
     def operation(
         self, action: str, *, target: str, params: dict[str, Any], reference: str, key: str | None = None
     ) -> Receipt:
-        if action not in self._proposes:
+        if action not in self._tool.proposes:
             raise Terminal(f"This tool does not declare that it proposes {action}.", code="undeclared_action")
         place = self._place(key or action)
         fence = self.signal.require_time
@@ -105,15 +109,36 @@ class CallContext:
         said = {"call_id": self._key, "text": mask(printable(text, 500))}
         self._write([], [Event("tool.progress", said)])
 
+    def run(
+        self,
+        agent: Agent | str,
+        input: str,
+        *,
+        budget_cents: int | None = None,
+        detached: bool = False,
+        key: str | None = None,
+    ) -> ChildRun:
+        require_repeatable(self._tool, "repeatable", "proposes")
+        wanted = Child(agent if isinstance(agent, str) else agent.name, input, budget_cents, detached)
+        place = self._place(key or f"run-{wanted.agent}")
+        outcome = self._live.steps.get(place)
+        if outcome is None:
+            child = children.start(self._live, place, wanted, self.signal.require_time)
+            if not detached:
+                raise Waiting("child")
+            outcome = children.begun(child)
+            self._write([NewStep(place, "step", wanted.agent, outcome)], [])
+        return children.answer(place, wanted, outcome)
+
     def sleep(self, seconds: float) -> None:
-        place = self._place(f"sleep-{len(self._names)}")
-        until = self._live.steps.get(place)
-        if until is None:
-            until = {
-                "until": time.time() + seconds
-            }  # only how long is left counts; PostgreSQL's clock wakes the run
-            self._write([NewStep(place, "step", "sleep", until)], [])
-        left = until["until"] - time.time()
+        require_repeatable(self._tool, "reads", "repeatable", "proposes")
+        self._sleeps += 1
+        place = self._place(f"sleep-{self._sleeps}")
+        recorded = self._live.steps.get(place)
+        if recorded is None:
+            recorded = {"until": (self._live.now() + timedelta(seconds=seconds)).isoformat()}
+            self._write([NewStep(place, "step", "sleep", recorded)], [])
+        left = (datetime.fromisoformat(recorded["until"]) - self._live.now()).total_seconds()
         if left > 0:
             raise Waiting("timer", until=left)
 

@@ -16,7 +16,7 @@ from operations.moves import lock_all, move, retried
 from operations.states import FINAL, UNSENT, OperationStatus
 from runs import services as runs
 from runs.models import AgentRun
-from runs.states import TERMINAL
+from runs.states import BLOCKED_FOR_PERSON, TERMINAL
 
 from . import children
 
@@ -103,6 +103,8 @@ def _end(
         return run, False
     if owner is not None and (run.lease_owner != owner or run.lease_epoch != epoch):
         return run, False
+    if ending == "cancelled" and BLOCKED_FOR_PERSON.intersection(run.blocked_on):
+        code = run.error_code or code  # it ends for the reason for which it had stopped
     run = runs.begin_ending(run, ending, code=code, actor=actor, reason=reason)
     ended = [run, *children.end_children(run, family, actor)]
     unsent = Operation.objects.filter(run__in=ended, status__in=UNSENT).values_list("id", flat=True)

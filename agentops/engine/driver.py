@@ -4,8 +4,9 @@ import asyncio
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,17 +15,21 @@ from psycopg.errors import CheckViolation
 from pydantic import ValidationError
 
 from agentops.audit.entries import SYSTEM
+from agentops.kernel.ids import show
 from agentops.kernel.redaction import mask_text, printable
 from agentops.telemetry.logs import bound_contextvars, logger
+from agentops.telemetry.metrics import CANCEL_SECONDS
 from approvals.services import AUTHORITY
 from operations.hooks import take_left
 from operations.reconcile import carry_on, due
 from runs.events import Event
+from runs.hints import Hints
+from runs.wakeups import CONTROL_GROUP
 
-from . import agent_loop, control, inbox
+from . import aftermath, agent_loop, control, inbox
 from .agent_loop import RunFailed
-from .ledger import Ending, RunLedger, pool_of, soon
-from .live import LIFE_LOST, LeaseLost, LiveRun
+from .ledger import Ending, Leased, RunLedger, pool_of, soon
+from .live import LIFE_LOST, LeaseLost, LiveRun, Waiting
 from .stepper import AskModel, End, Park, RunTools, advance
 from .threads import ToolThreads
 
@@ -61,6 +66,7 @@ class Driver:
         self._callers: list[concurrent.futures.Future[int]] = []
         self._operations: dict[UUID, asyncio.Task[None]] = {}
         self._patience = STOP_PATIENCE_SECONDS
+        self._told_busy = False
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -104,15 +110,17 @@ class Driver:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        self._look = asyncio.Event()
         self.threads = ToolThreads(settings.AGENTOPS_TOOL_THREADS)
         self.operation_threads = ToolThreads(settings.AGENTOPS_TOOL_THREADS)
         pool = pool_of(settings.AGENTOPS_DRIVER_CONNECTIONS)
         await pool.open(wait=True, timeout=CONNECT_SECONDS)
         self.ledger = RunLedger(pool, self.owner)
         self._ready.set()
-        keepers = [
-            asyncio.create_task(self._forever(work)) for work in (self._house, self._outside, self._wear)
-        ]
+        hints = Hints()
+        hints.watch(CONTROL_GROUP, self._look.set)
+        works = (self._house, self._outside, self._wear, self._take_up, hints.run)
+        keepers = [asyncio.create_task(self._forever(work)) for work in works]
         log.info("driver_started", pool=self.pool_name)
         try:
             await self._pump()
@@ -153,16 +161,17 @@ class Driver:
         for run in claimed.runs:
             self.live[run.id] = run
             run.task = asyncio.create_task(self._drive(run))
-        for tenant_id, run_id, agent in claimed.strangers:
-            await self._stranger(tenant_id, run_id, agent)
+        for stranger in claimed.strangers:
+            await self._park_for_release(stranger, [f"agent:{stranger.agent}"])
         taken = len(claimed.runs) + len(claimed.strangers)
         return taken, claimed.contended and await self.ledger.waiting(self.pool_name)
 
-    async def _stranger(self, tenant_id: int, run_id: UUID, agent: str) -> None:
-        """A run of an agent that this release has not got: nobody here can carry it on."""
-        detail = f"This installation has no agent {agent}."
-        await self._in_thread(
-            lambda: control.fail_run(tenant_id, run_id, code="unknown_agent", detail=detail, actor=SYSTEM)
+    async def _park_for_release(self, run: Leased, needs: Sequence[str]) -> bool:
+        """Nobody here can carry it on: it waits for a worker that can, or for a person who retries, moves or ends it."""
+        detail = f"No worker of the present release has {', '.join(needs)}."[:500]
+        log.warning("release_missing", run_id=run.public_id, needs=list(needs))
+        return await self.ledger.park(
+            run, frozenset({"release"}), None, needs=needs, code="release", detail=detail
         )
 
     async def _drive(self, run: LiveRun) -> None:
@@ -191,20 +200,33 @@ class Driver:
                 if self.live.get(run.id) is run:  # else this process has it again, in a later life
                     del self.live[run.id]
                 self._wake.set()
+            if run.ended and run.aftermath:
+                await self._tell_end(run)
 
     async def _advance(self, run: LiveRun) -> None:
         while True:
-            if self.draining:
+            if self.draining or run.paused:
                 return await self._hand_back([run])
+            if run.missing:
+                await self._park_for_release(run, run.missing)
+                return None
             await inbox.take(run, self.ledger)
             action = advance(run.journal())
             match action:
                 case AskModel():
-                    await _unwrapped(agent_loop.ask_model(run, action, self.ledger))
+                    try:
+                        await _unwrapped(
+                            agent_loop.ask_model(run, action, self.ledger, self.operation_threads)
+                        )
+                    except Waiting as waiting:
+                        if not run.paused:
+                            run.timer = waiting.until
+                            if await self._park(run, Park(waiting.kinds)):
+                                return None
                 case RunTools(calls):
                     await _unwrapped(agent_loop.run_tools(run, calls, self.ledger, self.threads))
-                case Park(kinds):
-                    if await self._park(run, kinds):
+                case Park():
+                    if await self._park(run, action):
                         return None
                 case End(text, code, detail):
                     if code:
@@ -213,10 +235,11 @@ class Driver:
                         return None
             run.busy_until = None
 
-    async def _park(self, run: LiveRun, kinds: frozenset[str]) -> bool:
+    async def _park(self, run: LiveRun, park: Park) -> bool:
         limits = [seconds for seconds in (run.timer, _left(run)) if seconds is not None]
         ready_in = min(limits, default=None)
-        parked = await self.ledger.park(run, kinds, max(0.0, ready_in) if ready_in is not None else None)
+        wake_in = max(0.0, ready_in) if ready_in is not None else None
+        parked = await self.ledger.park(run, park.kinds, wake_in, code=park.code, detail=park.detail)
         if not parked:  # something moved while the calls were made: ask them again
             run.waits.clear()
             run.timer = None
@@ -230,7 +253,8 @@ class Driver:
         except CheckViolation as error:
             if error.diag.constraint_name != "run_ends_without_open_effects":
                 raise
-            return await self._park(run, frozenset({"operation"}))
+            return await self._park(run, Park(frozenset({"operation"})))
+        run.ended = True
         return True
 
     async def _fail(self, run: LiveRun, code: str, detail: str) -> None:
@@ -246,6 +270,11 @@ class Driver:
                 epoch=run.epoch,
             )
         )
+        run.ended = True
+
+    async def _tell_end(self, run: LiveRun) -> None:
+        with suppress(*LIFE_LOST):  # else the next look of any driver finds it
+            await self._in_thread(lambda: aftermath.tell(run.id))
 
     async def _note_loss(self, run: LiveRun) -> None:
         """A lease ends under a worker because the run is ended, or because the worker was too slow: only that is news."""
@@ -258,26 +287,39 @@ class Driver:
             async with asyncio.timeout(HAND_BACK_SECONDS):
                 await self.ledger.hand_back(runs, crashes=crashes, pause_seconds=pause_seconds)
 
-    # --- once a second ----------------------------------------------------------------------------------------------
+    # --- once a second, and at a hint ---------------------------------------------------------------------------------
     async def _forever(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
             try:
                 await work()
             except Exception as error:
                 log.warning("housekeeping_failed", work=work.__name__, error=type(error).__name__)
-            await asyncio.sleep(HOUSE_SECONDS)
+            if work == self._house:  # what people do to a run is noticed at once
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._look.wait(), HOUSE_SECONDS)
+                self._look.clear()
+            else:
+                await asyncio.sleep(HOUSE_SECONDS)
 
     async def _house(self) -> None:
-        """Stop what is no longer ours (cancelled, ended, taken over), renew what is."""
+        """Stop what is no longer ours (cancelled, ended, taken over), tell paused runs to begin nothing, renew the rest."""
+        await self._tell_busy()
         runs = list(self.live.values())
         if not runs:
             return
         mine = await self.ledger.still_mine()
-        for run in runs:
-            if mine.get(run.id) != run.epoch and run.id in self.live and run.task is not None:
-                run.signal.set()
+        lost = [run for run in runs if mine.get(run.id, (-1, False))[0] != run.epoch and run.id in self.live]
+        for run in lost:
+            run.signal.set()
+            if run.task is not None:
                 run.task.cancel()
                 await self._note_loss(run)
+        for run in runs:
+            run.paused = run.paused or mine.get(run.id, (-1, False))[1]
+        if lost:
+            for run_id, seconds in (await self.ledger.cancelled_ago([run.id for run in lost])).items():
+                CANCEL_SECONDS.observe(seconds)
+                log.info("cancel_reached", run_id=show("run", run_id), seconds=round(seconds, 3))
         await self.ledger.renew([run for run in runs if run.id in mine])
 
     async def _wear(self) -> None:
@@ -288,10 +330,24 @@ class Driver:
             self.drain()
             self._worn_out()
 
+    async def _tell_busy(self) -> None:
+        """Which tool threads still work for nobody: shown with their run until they end."""
+        busy = self.threads.left_behind()
+        if busy or self._told_busy:
+            await self.ledger.still_busy(busy)
+            self._told_busy = bool(busy)
+
+    async def _take_up(self) -> None:
+        """Runs that were parked for what this release has are nobody's but ours to go on with."""
+        if not self.draining and await self.ledger.have_needed(self.pool_name):
+            self._wake.set()
+
     async def _outside(self) -> None:
-        """Messages that were left, and operations that are due: to be sent or looked up, whoever proposed them."""
+        """Ends that nobody was told of, messages that were left, and operations that are due, whoever proposed them."""
         if self.draining:
             return
+        for run_id in await self._in_thread(aftermath.due):
+            await self._in_thread(partial(aftermath.tell, run_id))
         await self._in_thread(take_left)
         for operation_id in await self._in_thread(due):
             if operation_id not in self._operations:

@@ -3,8 +3,8 @@
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 from django.conf import settings
@@ -14,14 +14,18 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from agentops.kernel import sealed
-from agentops.kernel.sealed import Key, Place
+from agentops.kernel.ids import show
+from agentops.kernel.sealed import Key
 from agentops.sdk import agents as sdk_agents
 from agentops.tenancy import vault
-from runs import leases, wakeups
+from operations.states import FINAL
+from runs import budgets, conversations, leases, releases, wakeups
 from runs.events import Event, seal
-from runs.services import input_place, message_place, result_place
+from runs.services import message_place, result_place
 
+from . import loading
 from .live import LeaseLost, LiveRun, Message
+from .loading import step_place
 
 CLAIM_AT_ONCE = 16
 
@@ -56,17 +60,43 @@ class Ending:
     detail: str = ""
 
 
+class Leased(Protocol):
+    """A run under a lease of this process."""
+
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def public_id(self) -> str: ...
+
+    key: Key
+    owner: str
+    epoch: int
+    inbox_read: int
+    inbox: list[Message]
+
+
+@dataclass
+class Stranger:
+    """A claimed run of an agent that this process has not got."""
+
+    id: UUID
+    key: Key
+    owner: str
+    epoch: int
+    agent: str
+    inbox_read: int
+    inbox: list[Message] = field(default_factory=list)
+
+    @property
+    def public_id(self) -> str:
+        return show("run", self.id)
+
+
 @dataclass(frozen=True)
 class Claimed:
     runs: list[LiveRun]
-    strangers: list[
-        tuple[int, UUID, str]
-    ]  # claimed, but this worker has not got their agent: tenant, run, agent
+    strangers: list[Stranger]
     contended: bool  # nothing came, but somebody else was just claiming: look again soon
-
-
-def step_place(run_id: UUID, key: str, column: str = "result") -> Place:
-    return Place("runs_step", f"{run_id}/{key}", column)
 
 
 def pool_of(size: int) -> AsyncConnectionPool[AsyncConnection[DictRow]]:
@@ -96,6 +126,15 @@ class RunLedger:
         self.pool = pool
         self.owner = owner
 
+    def has(self) -> list[str]:
+        """What this process can carry on, in the words of `AgentRun.needs`."""
+        return [*releases.has(), *loading.actions_here()]
+
+    async def have_needed(self, pool_name: str) -> int:
+        """Make runs due that were parked for what this process has; returns how many."""
+        async with self.pool.connection() as conn:
+            return len(await _all(conn, leases.HAVE_NEEDED, pool=pool_name, has=self.has()))
+
     async def claim(self, pool_name: str, want: int) -> Claimed:
         """Take up to `want` runs: slots first, then, in the following statement, count and pick, then lease."""
         want = min(want, CLAIM_AT_ONCE)
@@ -109,17 +148,25 @@ class RunLedger:
                 return Claimed([], [], contended=True)
             mine = [row["tenant_id"] for row in slots]
             share = max(1, -(-want // len(mine)))
-            picked = await _all(conn, leases.PICK, tenants=mine, pool=pool_name, share=share, want=want)
+            has = self.has()
+            picked = await _all(
+                conn, leases.PICK, tenants=mine, pool=pool_name, share=share, want=want, has=has
+            )
             rows = [await self._take(conn, row) for row in picked]
         return await self._load(rows)
 
     async def _take(self, conn: AsyncConnection[DictRow], picked: DictRow) -> DictRow:
         key = _key(picked)
+        agent = sdk_agents.agent(picked["agent"])
+        here = releases.here_instead_of(picked["manifest"], agent) if agent else ""
+        release = {"release": here, "instead_of": picked["release_digest"]} if here else {}
         if picked["started_at"] is None:
-            event = Event("run.started", {"worker": self.owner[:8]})
+            event = Event("run.started", {"worker": self.owner[:8], **release})
         else:
             why = "lease_lost" if picked["lease_owner"] else "wait" if picked["blocked_on"] else "hand_back"
-            event = Event("run.resumed", {"why": why, "worker": self.owner[:8]})
+            event = Event(
+                "run.resumed", {"why": "release" if release else why, "worker": self.owner[:8], **release}
+            )
         types, data = seal(picked["id"], key, [event])
         row = await _one(
             conn,
@@ -138,19 +185,9 @@ class RunLedger:
             return Claimed([], [], contended=False)
         ids = [row["id"] for row in rows]
         async with self.pool.connection() as conn:
-            steps = await _all(
-                conn,
-                "SELECT run_id, key, status, sealed_result FROM runs_step WHERE run_id = ANY(%(ids)s)",
-                ids=ids,
-            )
-            facts = await _all(
-                conn,
-                "SELECT r.id, t.slug, rel.digest, extract(epoch FROM r.deadline_at - agentops_now()) AS left_seconds,"
-                " agentops_now() AS at"
-                " FROM runs_agentrun r JOIN tenancy_tenant t ON t.id = r.tenant_id"
-                " JOIN runs_agentrelease rel ON rel.id = r.release_id WHERE r.id = ANY(%(ids)s)",
-                ids=ids,
-            )
+            steps = await _all(conn, loading.JOURNALS, ids=ids)
+            facts = await _all(conn, loading.FACTS, ids=ids, final=sorted(FINAL))
+            earlier = await _all(conn, conversations.EARLIER, run_ids=ids)
             letters = await _letters(conn, {row["id"]: row["inbox_taken"] for row in rows})
         by_id = {row["id"]: row for row in facts}
         runs, strangers = [], []
@@ -158,11 +195,23 @@ class RunLedger:
             wakeups.changed_now(row["id"])
             agent = sdk_agents.agent(row["agent"])
             if agent is None:
-                strangers.append((row["tenant_id"], row["id"], row["agent"]))
+                strangers.append(
+                    Stranger(
+                        row["id"],
+                        row["key"],
+                        self.owner,
+                        row["lease_epoch"],
+                        row["agent"],
+                        inbox_read=row[
+                            "inbox_seq"
+                        ],  # whatever it was told waits for a worker that has the agent
+                    )
+                )
                 continue
             own = [step for step in steps if step["run_id"] == row["id"]]
-            live = _live(row, by_id[row["id"]], own, agent, self.owner)
+            live = loading.live(row, by_id[row["id"]], own, agent, self.owner)
             live.inbox = _opened(live, letters)
+            live.earlier = loading.earlier(live, earlier)
             runs.append(live)
         return Claimed(runs, strangers, contended=False)
 
@@ -193,6 +242,7 @@ class RunLedger:
             "steps_taken": taken,
             "progress": any(step.status != "started" for step in steps),
             "cost_microusd": cost,
+            "turn_ends": any(step.kind == "model" for step in steps),
             "inbox_read": run.inbox_read,
             "end_status": ending.status if ending else None,
             "sealed_result": sealed_result,
@@ -207,14 +257,29 @@ class RunLedger:
         if row is None:
             raise LeaseLost(run.public_id)
         run.spent_microusd, run.steps_taken = row["spent_microusd"], row["steps_taken"]
+        run.paused = run.paused or row["paused_at"] is not None
         for step in steps:
             if step.status != "started":
                 run.steps[step.key] = step.result
         if events:
             wakeups.changed_now(run.id)
 
-    async def park(self, run: LiveRun, kinds: frozenset[str], ready_in_seconds: float | None) -> bool:
-        """Leave a run to what it waits for; False where a message came meanwhile, which is then in its `inbox`."""
+    async def park(
+        self,
+        run: Leased,
+        kinds: frozenset[str],
+        ready_in_seconds: float | None,
+        *,
+        needs: Sequence[str] = (),
+        code: str = "",
+        detail: str = "",
+    ) -> bool:
+        """Leave a run to what it waits for; False where a message came meanwhile, which is then in its `inbox`.
+
+        `code` and `detail` say why a person must do something; `needs` what a worker must have to take it up again.
+        """
+        told = [Event("run.paused", {"why": min(kinds), "code": code, "detail": detail})] if code else []
+        types, data = seal(run.id, run.key, told)
         async with self.pool.connection() as conn:
             ready = None
             if ready_in_seconds is not None:
@@ -233,13 +298,29 @@ class RunLedger:
                 inbox_read=run.inbox_read,
                 ready_at=ready,
                 blocked_on=sorted(kinds),
+                needs=list(needs),
+                error_code=code,
+                error_detail=detail,
+                event_types=types,
+                event_data=data,
             )
             if parked is not None:
+                if types:
+                    wakeups.changed_now(run.id)
                 return True
             run.inbox = _opened(run, await _letters(conn, {run.id: run.inbox_read}))
         if not run.inbox:  # it was not a message that kept it
             raise LeaseLost(run.public_id)
         return False
+
+    async def reserve(self, run: LiveRun, worst_microusd: int) -> bool:
+        """Set aside what the next turn may cost; False where the run's slice does not cover that."""
+        mine = {"run_id": run.id, "owner": run.owner, "epoch": run.epoch}
+        async with self.pool.connection() as conn:
+            row = await _one(conn, budgets.RESERVE, worst=worst_microusd, **mine)
+        if row is None:
+            raise LeaseLost(run.public_id)
+        return bool(row["covered"])
 
     async def renew(self, runs: Sequence[LiveRun]) -> None:
         now = time.monotonic()
@@ -251,10 +332,23 @@ class RunLedger:
                     {"owner": self.owner, "run_ids": ids, "lease_seconds": settings.AGENTOPS_LEASE_SECONDS},
                 )
 
-    async def still_mine(self) -> dict[UUID, int]:
+    async def still_mine(self) -> dict[UUID, tuple[int, bool]]:
+        """The leased runs of this process: epoch, and whether a person has paused it."""
         async with self.pool.connection() as conn:
             rows = await _all(conn, leases.STILL_MINE, owner=self.owner)
-        return {row["id"]: row["lease_epoch"] for row in rows}
+        return {row["id"]: (row["lease_epoch"], row["paused_at"] is not None) for row in rows}
+
+    async def cancelled_ago(self, run_ids: Sequence[UUID]) -> dict[UUID, float]:
+        """For how many seconds those of the runs that were cancelled have been so."""
+        async with self.pool.connection() as conn:
+            rows = await _all(conn, leases.CANCELLED_AGO, run_ids=list(run_ids))
+        return {row["id"]: row["seconds"] for row in rows}
+
+    async def still_busy(self, calls: Sequence[tuple[UUID, str]]) -> None:
+        """Tell which calls threads of this process are still in though nobody waits for them."""
+        run_ids, keys = [run_id for run_id, _ in calls], [key for _, key in calls]
+        async with self.pool.connection() as conn:
+            await conn.execute(leases.STILL_BUSY, {"owner": self.owner, "run_ids": run_ids, "keys": keys})
 
     async def is_ending(self, run: LiveRun) -> bool:
         async with self.pool.connection() as conn:
@@ -277,7 +371,7 @@ async def _letters(conn: AsyncConnection[DictRow], read: dict[UUID, int]) -> lis
     return await _all(conn, leases.READ_INBOX, run_ids=list(read), after=list(read.values()))
 
 
-def _opened(run: LiveRun, letters: list[DictRow]) -> list[Message]:
+def _opened(run: Leased, letters: list[DictRow]) -> list[Message]:
     return [
         Message(
             row["n"],
@@ -303,41 +397,6 @@ def _key(picked: DictRow) -> Key:
     """The data key of a picked run, from the columns that came with it: no query on the event loop."""
     return vault.opened_with(
         picked["data_key_id"], picked["wrapped"], picked["wrapped_by"], picked["parent_wrapped"]
-    )
-
-
-def _live(row: DictRow, facts: DictRow, steps: list[DictRow], agent: Any, owner: str) -> LiveRun:
-    key = row["key"]
-    done = {
-        step["key"]: sealed.unseal_json(key, step_place(row["id"], step["key"]), step["sealed_result"])
-        for step in steps
-        if step["sealed_result"] is not None
-    }
-    left = facts["left_seconds"]
-    return LiveRun(
-        id=row["id"],
-        tenant_id=row["tenant_id"],
-        tenant=facts["slug"],
-        actor=row["actor"],
-        principal=row["principal"],
-        channel=row["channel"],
-        agent=agent,
-        release=facts["digest"],
-        trace_id=row["trace_id"],
-        key=key,
-        owner=owner,
-        epoch=row["lease_epoch"],
-        input=sealed.unseal_json(key, input_place(row["id"]), row["sealed_input"])["text"],
-        steps=done,
-        started={step["key"] for step in steps if step["status"] == "started"},
-        max_steps=row["max_steps"],
-        steps_taken=row["steps_taken"],
-        budget_microusd=row["budget_microusd"],
-        spent_microusd=row["spent_microusd"],
-        inbox_read=row["inbox_taken"],
-        deadline=time.monotonic() + float(left) if left is not None else None,
-        crash_count=row["crash_count"],
-        taken_at=facts["at"],
     )
 
 

@@ -68,6 +68,7 @@ class LiveRun:
     owner: str
     epoch: int
     input: str
+    earlier: list[tuple[str, str]]  # what was asked before in its conversation, and answered
     steps: dict[str, Any]
     started: set[str]  # keys that were begun in an earlier life and not finished
     max_steps: int
@@ -77,12 +78,16 @@ class LiveRun:
     inbox_read: int  # the last message that this life has taken; the next commit of the run says so
     deadline: float | None  # on this process's monotonic clock
     crash_count: int  # lives without progress, this one among them
+    missing: list[str]  # what of its release it needs and this process has not got
+    aftermath: bool  # whether somebody must be told of its end
     taken_at: datetime  # by PostgreSQL's clock, at this moment of ours:
     taken: float = field(default_factory=time.monotonic)
     waits: dict[str, frozenset[str]] = field(default_factory=dict)
     timer: float | None = None  # seconds until the earliest timer of its calls
     inbox: list[Message] = field(default_factory=list)  # read from PostgreSQL, not yet taken by this life
     in_model: bool = False
+    paused: bool = False  # a person wants it to begin nothing more
+    ended: bool = False
     busy_until: float | None = None  # a hung step is not kept alive past its own limit
     signal: threading.Event = field(default_factory=threading.Event)
     task: "asyncio.Task[None] | None" = None

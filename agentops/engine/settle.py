@@ -87,6 +87,9 @@ def _record(
     if run.lease_owner != live.owner or run.lease_epoch != live.epoch or run.ending:
         raise LeaseLost(live.public_id)
     fence()
+    if run.paused_at is not None:  # a paused run proposes nothing; the call is made again once it is resumed
+        live.paused = True
+        raise Waiting()
     proposed = propose(run, step, intended, actor)
     operation = proposed.operation
     if not proposed.is_new:

@@ -34,6 +34,8 @@ class Park:
     """Nothing can be done until what the run is blocked on has moved."""
 
     kinds: frozenset[str]
+    code: str = ""  # why, where a person must do something
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class Journal:
 
 def turn_key(turn: int) -> str:
     return f"turn-{turn}"
+
+
+def go_on_key(turn: int) -> str:
+    """The step by which a person let a run go on after that turn."""
+    return f"{turn_key(turn)}/go-on"
 
 
 def calls_of(steps: Mapping[str, Any], turn: int) -> list[Call]:
@@ -95,7 +102,9 @@ def advance(journal: Journal) -> Action:
             if undone and not due:
                 return Park(frozenset().union(*(journal.waits[call.key] for call in undone)))
         if _same_call_again(steps, last) and not journal.past_deadline:
-            return Park(frozenset({"operator"}))
+            tool = calls_of(steps, last)[0].tool[:80]
+            detail = f"It called {tool} {SAME_CALL_LIMIT} times in a row with the same arguments."
+            return Park(frozenset({"operator"}), "repeated_call", detail)
     return _limit(journal) or AskModel(last + 1, turn_key(last + 1))
 
 
@@ -110,10 +119,11 @@ def _limit(journal: Journal) -> End | None:
 
 
 def _same_call_again(steps: Mapping[str, Any], last: int) -> bool:
-    """Whether the last turns asked the very same of the very same tool too often in a row."""
-    if last < SAME_CALL_LIMIT:
+    """Whether the last turns asked the very same of the very same tool too often in a row, since a person let it go on."""
+    turns = range(last - SAME_CALL_LIMIT + 1, last + 1)
+    if turns[0] < 1 or any(go_on_key(turn) in steps for turn in turns):
         return False
-    recent = [calls_of(steps, turn) for turn in range(last - SAME_CALL_LIMIT + 1, last + 1)]
+    recent = [calls_of(steps, turn) for turn in turns]
     asked = [[(call.tool, call.arguments) for call in calls] for calls in recent]
     return all(turn == asked[0] for turn in asked)
 

@@ -1,16 +1,24 @@
 """Celery rings: the doorbell that wakes this process's driver, and what beat asks for from time to time."""
 
+from datetime import timedelta
+
 from celery import shared_task
 from django.db import connection
 
+from agentops.kernel.clock import Now
 from agentops.telemetry.logs import logger
 from approvals.services import expire_due
+from runs.models import BusyCall
+from runs.queries import answered_and_unclaimed, cancelled_and_alive
 from runs.wakeups import ring
 
 from . import driver
 from .control import end_overdue
 
 log = logger(__name__)
+
+ALARMS = 20  # of one kind in one sweep
+FORGOTTEN = timedelta(minutes=10)
 
 
 @shared_task(ignore_result=True)
@@ -34,6 +42,11 @@ def sweep() -> int:
     for pool in pools:
         log.warning("runs_nobody_claims", pool=pool)
         ring(pool)
+    for run in answered_and_unclaimed()[:ALARMS]:
+        log.error("run_answered_and_unclaimed", run_id=run.public_id, paused_by=run.paused_by)
+    for run in cancelled_and_alive()[:ALARMS]:
+        log.error("cancel_not_effective", run_id=run.public_id, open_effects=run.open_effects)
+    BusyCall.objects.filter(seen_at__lt=Now() - FORGOTTEN).delete()  # of processes that are gone
     return end_overdue()
 
 

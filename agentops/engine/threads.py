@@ -5,6 +5,7 @@ import contextvars
 import threading
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from django.db import connection
 
@@ -14,17 +15,29 @@ class ToolThreads:
 
     def __init__(self, size: int) -> None:
         self._room = asyncio.Semaphore(size)
-        self._abandoned: list[threading.Thread] = []
+        self._abandoned: dict[threading.Thread, tuple[UUID, str] | None] = {}
 
     def abandoned(self) -> int:
         """How many threads are still at work that nobody waits for any more."""
-        self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
+        self._abandoned = {thread: call for thread, call in self._abandoned.items() if thread.is_alive()}
         return len(self._abandoned)
 
+    def left_behind(self) -> list[tuple[UUID, str]]:
+        """The calls, as run and key, that such threads are in."""
+        return [call for thread, call in self._abandoned.items() if call is not None and thread.is_alive()]
+
     async def run[T](
-        self, work: Callable[[], T], *, limit_seconds: float | None = None, name: str = "tool"
+        self,
+        work: Callable[[], T],
+        *,
+        limit_seconds: float | None = None,
+        name: str = "tool",
+        call: tuple[UUID, str] | None = None,
     ) -> T:
-        """`work()` in a thread of its own, with the caller's log context; raises TimeoutError past its limit."""
+        """`work()` in a thread of its own, with the caller's log context; raises TimeoutError past its limit.
+
+        `call` names it where it is to be told of when it is left behind.
+        """
         async with self._room:
             loop = asyncio.get_running_loop()
             done: asyncio.Future[Any] = loop.create_future()
@@ -38,7 +51,7 @@ class ToolThreads:
                     result: T = await done
                     return result
             except (TimeoutError, asyncio.CancelledError):
-                self._abandoned.append(thread)
+                self._abandoned[thread] = call
                 raise
 
 

@@ -27,6 +27,12 @@ def uuid7() -> UUID:
     return UUID(int=value)
 
 
+def uuid7_after(other: UUID | None) -> UUID:
+    """A new id that is greater than `other`, whatever the clock of the process that made that one said."""
+    new = uuid7()
+    return new if other is None or new > other else UUID(int=other.int + 1)
+
+
 def show(prefix: str, value: UUID) -> str:
     """`show("run", id)` -> `run_01k…`: 26 characters of base 32, in the order of the ids themselves."""
     number = value.int

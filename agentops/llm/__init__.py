@@ -49,12 +49,17 @@ def warm_up(*models: str) -> None:
 
 
 def history(
-    input_text: str, turns: Iterable[tuple[dict[str, Any], Sequence[CallResult]]] = ()
+    input_text: str,
+    turns: Iterable[tuple[dict[str, Any], Sequence[CallResult]]] = (),
+    earlier: Iterable[tuple[str, str]] = (),
 ) -> "list[ModelMessage]":
-    """A conversation for `turn`: the customer's words, then each journaled response with its calls' results."""
+    """A conversation for `turn`: the customer's words, then each journaled response with its calls' results.
+
+    `earlier` are the requests before this one, each with its answer.
+    """
     from agentops.llm import messages
 
-    return messages.history(input_text, turns)
+    return messages.history(input_text, turns, earlier)
 
 
 def input_chars(instructions: str, history: "Sequence[ModelMessage]", tools: Sequence[Tool]) -> int:

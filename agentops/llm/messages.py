@@ -45,13 +45,19 @@ def load() -> None:
 
 
 def history(
-    input_text: str, turns: Iterable[tuple[dict[str, Any], Sequence[CallResult]]]
+    input_text: str,
+    turns: Iterable[tuple[dict[str, Any], Sequence[CallResult]]],
+    earlier: Iterable[tuple[str, str]] = (),
 ) -> list[ModelMessage]:
     """A conversation from the journal: the customer's words, then each turn's response and its calls' results.
 
     A call without a result (its turn was cut short) is answered as interrupted: providers refuse a call left open.
     """
-    messages: list[ModelMessage] = [ModelRequest([UserPromptPart(repaired(input_text))])]
+    messages: list[ModelMessage] = []
+    for asked, answered in earlier:
+        messages.append(ModelRequest([UserPromptPart(repaired(asked))]))
+        messages.append(ModelResponse([TextPart(repaired(answered))]))
+    messages.append(ModelRequest([UserPromptPart(repaired(input_text))]))
     for stored, results in turns:
         response = _load(stored)
         messages.append(response)

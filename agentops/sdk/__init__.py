@@ -3,6 +3,7 @@
 from agentops.sdk.agents import Agent, Call, Limits, Message, Reply
 from agentops.sdk.context import Principal, StepContext, ToolContext
 from agentops.sdk.errors import (
+    ChildFailed,
     DuplicateStep,
     InvalidArguments,
     InvalidResult,
@@ -14,11 +15,13 @@ from agentops.sdk.errors import (
     ToolDefinitionError,
 )
 from agentops.sdk.tools import Tool, tool
-from agentops.sdk.values import Money, OrderId, Receipt
+from agentops.sdk.values import ChildRun, Money, OrderId, Receipt
 
 __all__ = [
     "Agent",
     "Call",
+    "ChildFailed",
+    "ChildRun",
     "DuplicateStep",
     "InvalidArguments",
     "InvalidResult",

@@ -6,9 +6,12 @@ The engine implements these protocols. Code of a tool runs again from its start 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from agentops.sdk.values import Receipt
+from agentops.sdk.values import ChildRun, Receipt
+
+if TYPE_CHECKING:
+    from agentops.sdk.agents import Agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,29 @@ class ToolContext(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait without holding a thread; after a restart only for the rest."""
+        """Wait without holding a thread; after a restart only for the rest.
+
+        The tool is unwound and called again when the time has come, so what it did before stands in `step` or `operation`;
+        one that declares no effect may not sleep.
+        """
+        ...
+
+    def run(
+        self,
+        agent: "Agent | str",
+        input: str,
+        *,
+        budget_cents: int | None = None,
+        detached: bool = False,
+        key: str | None = None,
+    ) -> ChildRun:
+        """Start a run of another agent, once, and return its answer when it has one.
+
+        It acts for the same actor, spends from this run's budget (at most `budget_cents`, else its agent's own limit) and
+        ends with this run. With `detached` it is not waited for, takes its share of the budget for good, and goes on when
+        this run ends. `key` names the call where one tool starts the same agent more than once. The tool is unwound while
+        the child works, as with `operation`; only `repeatable` and proposing tools may start runs. Raises `ChildFailed`.
+        """
         ...
 
     def identity_headers(self, audience: str, target: str | None = None) -> dict[str, str]:

@@ -52,6 +52,18 @@ class OperationRefused(Terminal):
         self.reason = reason
 
 
+class ChildFailed(Terminal):
+    """A run that this one has started ended without an answer: `status` says how (`failed`, `cancelled`)."""
+
+    code = "child_failed"
+
+    def __init__(self, run_id: str, agent: str, status: str, code: str, reason: str) -> None:
+        super().__init__(f"The run of {agent} was {status}: {reason}", code=code or status)
+        self.run_id = run_id
+        self.status = status
+        self.reason = reason
+
+
 class InvalidArguments(SdkError):
     """What the model asked for does not fit the tool's schema; the complaint never repeats the values."""
 
@@ -89,8 +101,10 @@ class AgentDefinitionError(SdkError):
 
 
 def error_result(error: SdkError) -> dict[str, Any]:
-    """What a model reads in place of a result; an operation's end is told with its id and status."""
+    """What a model reads in place of a result; the end of an operation or a run is told with its id and status."""
     told: dict[str, Any] = {"code": error.code, "message": error.message}
     if isinstance(error, OperationRefused):
         told |= {"operation_id": error.operation_id, "status": error.status}
+    if isinstance(error, ChildFailed):
+        told |= {"run_id": error.run_id, "status": error.status}
     return {"error": told}

@@ -9,7 +9,7 @@ from agentops.sdk.agents import Agent, Message
 from agentops.sdk.context import BoundLogger, Principal, Signal, StepContext, ToolContext
 from agentops.sdk.errors import DuplicateStep, JournalMismatch, SdkError, error_result
 from agentops.sdk.tools import digest_of
-from agentops.sdk.values import Receipt
+from agentops.sdk.values import ChildRun, Receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,25 @@ class Proposal:
     key: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """One call of `ctx.run`, as the tool made it."""
+
+    agent: str
+    input: str
+    budget_cents: int | None
+    detached: bool
+    key: str | None
+
+
 Outcome = Callable[[Proposal], Receipt]
+Answer = Callable[[Started], ChildRun]
+
+
+def answered(child: Started) -> ChildRun:
+    """The ordinary answer of a run that was started: its input again."""
+    text = "" if child.detached else f"{child.agent}: {child.input}"
+    return ChildRun(run_id=f"run_{child.agent}", agent=child.agent, text=text)
 
 
 def succeed(proposal: Proposal) -> Receipt:
@@ -59,12 +77,14 @@ class Rehearsal:
     """A context in memory. Steps are kept between calls, so calling a tool again rehearses a crash."""
 
     outcome: Outcome = succeed
+    answer: Answer = answered
     principal: Principal = field(default_factory=lambda: Principal(tenant="acme", actor="user:rehearsal"))
     run_id: str = "run_rehearsal"
     call_id: str = "turn-1/call-0"
     signal: Signal = field(default_factory=threading.Event)
     log: BoundLogger = field(default_factory=_Silent)
     proposals: list[Proposal] = field(default_factory=list)
+    children: list[Started] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     _journal: dict[str, tuple[str, Any]] = field(default_factory=dict)
     _seen: set[str] = field(default_factory=set)
@@ -95,6 +115,20 @@ class Rehearsal:
         proposal = Proposal(action, target, params, reference, key)
         self.proposals.append(proposal)
         return self.outcome(proposal)
+
+    def run(
+        self,
+        agent: Agent | str,
+        input: str,
+        *,
+        budget_cents: int | None = None,
+        detached: bool = False,
+        key: str | None = None,
+    ) -> ChildRun:
+        name = agent if isinstance(agent, str) else agent.name
+        child = Started(name, input, budget_cents, detached, key)
+        self.children.append(child)
+        return self.answer(child)
 
     def progress(self, text: str) -> None:
         self.lines.append(text)

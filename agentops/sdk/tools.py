@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from agentops.sdk.context import ToolContext
-from agentops.sdk.errors import InvalidArguments, InvalidResult, ToolDefinitionError
+from agentops.sdk.errors import InvalidArguments, InvalidResult, Terminal, ToolDefinitionError
 from agentops.sdk.text import is_storable, repaired, repaired_json
 
 Effect = Literal["reads", "repeatable", "proposes", "undeclared"]
@@ -296,6 +296,15 @@ def _complaint(name: str, error: ValidationError) -> str:
     ]
     more = f"; and {len(lines) - MAX_COMPLAINTS} more" if len(lines) > MAX_COMPLAINTS else ""
     return repaired(f"{name}: {'; '.join(lines[:MAX_COMPLAINTS])}{more}")[:MAX_COMPLAINT_CHARS]
+
+
+def require_repeatable(tool: Tool, *effects: Effect) -> None:
+    """Raises Terminal where `tool` may not be unwound and called again, as it is while it waits."""
+    if tool.effect not in effects:
+        raise Terminal(
+            f"{tool.name} would be called again after this wait, and does not declare that it may be.",
+            code="not_repeatable",
+        )
 
 
 def digest_of(definition: Any) -> str:

@@ -23,6 +23,16 @@ class Money(BaseModel):
     currency: str = Field(pattern=r"^[A-Z]{3}$", description="ISO 4217, in capitals.")
 
 
+class ChildRun(BaseModel):
+    """A run that a tool has started: its answer, which is empty for a detached one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    agent: str
+    text: str = ""
+
+
 class Receipt(BaseModel):
     """The proof of one operation; `provider_ref` is the provider's own id for what it did."""
 

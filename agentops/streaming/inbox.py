@@ -11,10 +11,10 @@ from django.db.models import Count, Max
 from agentops.telemetry.logs import logger
 from approvals.models import Approval
 from approvals.states import ApprovalStatus
+from runs.hints import Hints
 from runs.wakeups import inbox_group
 
 from .database import in_database
-from .hints import Hints
 from .rounds import Rounds
 
 log = logger(__name__)

@@ -3,7 +3,8 @@
 import asyncio
 from typing import Any
 
-from .hints import Hints
+from runs.hints import Hints
+
 from .inbox import Inbox
 from .tail import Tail
 

@@ -7,11 +7,11 @@ from typing import Final
 from uuid import UUID
 
 from agentops.telemetry.logs import logger
+from runs.hints import Hints
 from runs.wakeups import run_group
 
 from .database import in_database
 from .frames import PAGE, Frame, read
-from .hints import Hints
 from .rounds import Rounds
 
 log = logger(__name__)

@@ -13,7 +13,7 @@ _LOOK = ("view_runs", "view_operations", "view_approvals")
 PERMISSIONS: Mapping[str, tuple[str, ...]] = {
     Membership.Role.REVIEWER: (*_LOOK, "decide_approvals"),
     Membership.Role.LEAD: (*_LOOK, "decide_approvals", "cancel_runs"),
-    Membership.Role.ENGINEER: (*_LOOK, "cancel_runs", "settle_operations"),
+    Membership.Role.ENGINEER: (*_LOOK, "cancel_runs", "control_runs", "settle_operations"),
     Membership.Role.POLICY_OWNER: (*_LOOK, "manage_policies"),
     Membership.Role.TENANT_ADMIN: (*_LOOK, "manage_access"),
     Membership.Role.AUDITOR: (*_LOOK, "view_audit"),

@@ -40,6 +40,7 @@ class Tenant(models.Model):
         permissions: ClassVar[Any] = [
             ("view_runs", "see runs"),
             ("cancel_runs", "cancel runs"),
+            ("control_runs", "start, pause, resume and retry runs; pause agents"),
             ("view_operations", "see operations"),
             ("settle_operations", "settle operations whose outcome is unknown"),
             ("view_approvals", "see proposals"),

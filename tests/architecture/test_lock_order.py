@@ -19,6 +19,7 @@ from tests.stage import LARGE, SMALL
 
 ORDER = [
     "runs_slot",
+    "runs_conversation",
     "runs_agentrun",
     "operations_target",
     "operations_operation",

@@ -8,8 +8,8 @@ from django.db import connection
 from agentops.streaming.database import CONNECTIONS, in_database
 from agentops.streaming.follow import follow
 from agentops.streaming.frames import page
-from agentops.streaming.hints import Hints
 from agentops.streaming.tail import UNREAD_FRAMES, Tail
+from runs.hints import Hints
 
 from .conftest import Story, backends
 

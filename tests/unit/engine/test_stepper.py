@@ -99,7 +99,9 @@ def test_the_limit_of_steps_lets_the_calls_of_the_last_turn_run():
 
 def test_the_very_same_call_three_times_in_a_row_waits_for_an_operator():
     same = [turn(LOOK)] * 3
-    assert advance(journal(*same, done={"turn-3/call-0": DONE})) == Park(frozenset({"operator"}))
+    parked = advance(journal(*same, done={"turn-3/call-0": DONE}))
+    assert isinstance(parked, Park)
+    assert (parked.kinds, parked.code) == (frozenset({"operator"}), "repeated_call")
     assert isinstance(advance(journal(*same)), RunTools)
     assert advance(journal(*same[:2], done={"turn-2/call-0": DONE})) == AskModel(3, "turn-3")
 

@@ -6,9 +6,9 @@ import pytest
 
 from agentops.kernel.ids import uuid7
 from agentops.streaming.frames import Frame
-from agentops.streaming.hints import Hints
 from agentops.streaming.rounds import Rounds
 from agentops.streaming.tail import UNREAD_CHARACTERS, UNREAD_FRAMES, Tail
+from runs.hints import Hints
 
 RUN = uuid7()
 
