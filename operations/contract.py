@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -13,7 +14,7 @@ from agentops.audit.entries import Actor, record
 from agentops.kernel.clock import now
 from agentops.kernel.ids import show, uuid7
 
-from .connectors.base import Answer, Call, CheckFailed, Request, Trial
+from .connectors.base import Answer, Call, CheckFailed, Request, Trial, Window
 from .connectors.registry import CONNECTORS
 from .dispatch import rehearse
 from .grades import declared, grade_of
@@ -22,6 +23,7 @@ from .services import credential, idempotency_key
 from .states import Grade, Outcome, Verdict
 
 LOOK_SECONDS = 0.05  # between looks for an effect that is not seen yet
+MAX_PAGES = 20  # of a list, in which the effect of a moment ago should stand
 THERE = (Verdict.APPLIED, Verdict.ACCEPTED)
 ABILITIES = (
     "honours_idempotency_keys",
@@ -153,7 +155,7 @@ class _Contract:
         yield self._changed_body()
         yield self._errors()
         yield from seen
-        yield self._of("can_list", Outcome.NOT_PROVED)
+        yield self._listed()
 
     def _of(self, ability: str, outcome: Outcome, code: str = "", **values: Any) -> Proof:
         if not getattr(self.can, ability):
@@ -237,6 +239,25 @@ class _Contract:
         if (first.verdict, again.verdict) == (Verdict.REFUSED, Verdict.REFUSED):
             return self._of(ability, Outcome.CONTRADICTED, "decided_anew", **values)
         return self._of(ability, Outcome.NOT_PROVED, "no_answer_to_it", **values)
+
+    def _listed(self) -> Proof:
+        """The effect stands in the provider's list of what happened lately, under the mark of its owner."""
+        if not self.can.can_list:
+            return self._of("can_list", Outcome.NOT_DECLARED)
+        at, cursor, count = now(), "", 0
+        window = Window(at - timedelta(minutes=10), at + timedelta(minutes=10))
+        for _ in range(MAX_PAGES):
+            try:
+                page = self.connector.list_effects(self.trial.call, window, cursor)
+            except CheckFailed as failed:
+                return self._of("can_list", Outcome.NOT_PROVED, "cannot_be_asked", answer=failed.code)
+            found = [each for each in page.effects if each.provider_ref == self.reference]
+            if found and found[0].operation_id == self.trial.call.operation_id:
+                return self._of("can_list", Outcome.PROVED, "listed", reference=self.reference)
+            count, cursor = count + len(page.effects), page.cursor
+            if found or not cursor:
+                break
+        return self._of("can_list", Outcome.CONTRADICTED, "not_listed", count=count)
 
     def _send(self, call: Call) -> Answer:
         """As dispatch would: the bytes are built once, and sent again only as those."""

@@ -240,6 +240,7 @@ _PROOFS: Mapping[tuple[str, str], str] = {
     ("look_up_lag_seconds", "not_found_in_time"): "at most {declared_seconds} s are declared; after {seen_seconds} s it was not found",
     ("can_list", "listed"): "the effect stands in the provider's list as {reference}",
     ("can_list", "not_listed"): "the effect does not stand in the provider's list of {count}",
+    ("", "cannot_be_asked"): "the provider's list cannot be read ({answer})",
     ("", "no_trial"): "this connection has nothing harmless to try it with",
     ("", "nothing_to_try"): "there was nothing to try it with",
     ("", "trial_not_done"): "the trial itself was not carried out ({answer})",

@@ -1,5 +1,6 @@
 """What a connector is: what it can do, what it must know beforehand, how it sends, how it looks up."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -71,6 +72,7 @@ class Facts:
     facts: Sequence[Fact] = ()
     fields: Sequence[Field] = ()
     capacity_minor: int | None = None  # what was captured; None: no money here
+    thing: str = ""  # what the money comes from, by the provider's name: "ch_…"
     theirs: Mapping[str, int] = field(
         default_factory=dict
     )  # effects at the provider: our operation id or "", minor units
@@ -167,13 +169,40 @@ class Answer:
 
 @dataclass(frozen=True)
 class Told:
-    """One effect that a provider's message speaks of: whose it says it is, and the effect as the provider shows it."""
+    """One effect that a provider tells of or lists: whose it says it is, and the effect as the provider shows it."""
 
     operation_id: str  # the operation that it names, "op_…"; "" for none
     provider_ref: str
     effect: Mapping[str, Json]
     amount_minor: int | None = None
     currency: str = ""
+    key_digest: str = ""  # what names the key that it was made under: see `key_digest`
+    thing: str = ""  # what it changed, by the provider's name: "ch_…"
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of the provider's time."""
+
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some of a list of effects; `cursor` leads to the next page, "" where this is the last."""
+
+    effects: Sequence[Told]
+    cursor: str = ""
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What an effect of ours was meant to be, as far as the effect itself tells."""
+
+    action: Action
+    target: str
+    params: Mapping[str, Json]
 
 
 @dataclass(frozen=True)
@@ -203,6 +232,11 @@ class Trial:
     refused: Call | None = (
         None  # refused when it is executed, so that a provider with a memory would keep that answer
     )
+
+
+def key_digest(idempotency_key: str) -> str:
+    """What names our key in a provider's metadata, where a key itself must not be read."""
+    return hashlib.sha256(idempotency_key.encode()).hexdigest()[:16]
 
 
 class PastSendBy(Exception):
@@ -261,6 +295,21 @@ class Connector(ABC):
     @abstractmethod
     def look_up(self, call: Call) -> Answer:
         """Ask whether the operation took effect: by reference, by key or by operation id. Read-only, never raises."""
+
+    def list_effects(self, ground: Call, window: Window, cursor: str) -> Page:
+        """The provider's effects in a window, ours and everybody's, page by page from `cursor` ("" begins).
+
+        The same window shows the same effects however often it is begun again. Raises CheckFailed.
+        """
+        raise NotImplementedError
+
+    def tell(self, effect: Mapping[str, Json]) -> Told | None:
+        """One effect as the provider shows it, read without trust; None where it is nothing that we do."""
+        return None
+
+    def intent_of(self, told: Told) -> Intent | None:
+        """What an effect of ours was meant to be; None where it does not tell enough to be an operation."""
+        return None
 
     def read_hook(self, headers: Mapping[str, str], body: bytes, secret: str) -> Message:
         """Read a message that the provider has sent to us. Raises NotSigned."""

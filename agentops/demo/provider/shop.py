@@ -171,6 +171,8 @@ def _look_up(db: Connection, call: Call, steps: list[str]) -> Reply:
             return json_reply(200, _own_customer(db, caller, customer_id))
         case ("GET", ["notes"]):
             return _notes(db, call)
+        case ("GET", ["changes"]):
+            return _changes(db, call)
         case _:
             raise _refused(404, "not_found", f"The shop has no {call.request.method} {call.request.path}.")
 
@@ -201,6 +203,32 @@ def _notes(db: Connection, call: Call) -> Reply:
     return json_reply(
         200, {"notes": [wire.note_object(row) for row in rows[:length][::-1]], "has_more": len(rows) > length}
     )
+
+
+def _changes(db: Connection, call: Call) -> Reply:
+    """Every cancellation and note of a tenant in a window, oldest first; `next` leads on."""
+    if call.caller.customer is not None:
+        raise _refused(403, "not_you", "A customer has no list of the shop's changes.")
+    query = call.request.query
+    length = _length(query)
+    try:
+        since, until = float(query.get("since", 0)), float(query.get("until", "inf"))
+        at, _, last = query.get("after", "").partition(" ")
+        place = float(at or "-inf")
+    except ValueError:
+        raise _refused(400, "invalid_parameter", "since and until are seconds; after is a `next`.") from None
+    rows = db.execute(
+        "SELECT 'cancellation' AS kind, c.id, c.order_id, c.reason, c.operation_id, c.created_at FROM cancellations c"
+        " JOIN orders o ON o.id = c.order_id WHERE o.tenant = ?1"
+        " UNION ALL SELECT 'note', id, order_id, NULL, operation_id, created_at FROM notes WHERE tenant = ?1"
+        " ORDER BY created_at, id",
+        (call.caller.tenant,),
+    ).fetchall()
+    seen = [row for row in rows if since <= row["created_at"] <= min(until, call.visible_until)]
+    left = [row for row in seen if (row["created_at"], row["id"]) > (place, last)]
+    page = left[:length]
+    on = f"{page[-1]['created_at']!r} {page[-1]['id']}" if len(left) > length else None
+    return json_reply(200, {"changes": [wire.change_object(row) for row in page], "next": on})
 
 
 def _own_order(db: Connection, caller: Caller, order_id: str) -> Row:

@@ -131,3 +131,15 @@ def note_object(note: Row) -> dict[str, Any]:
         "operation_id": note["operation_id"],
         "created_at": moment(note["created_at"]),
     }
+
+
+def change_object(row: Row) -> dict[str, Any]:
+    """A cancellation or a note, as the list of changes names it: whose it is, on what, without its words."""
+    return {
+        "kind": row["kind"],
+        "id": row["id"],
+        "order": row["order_id"],
+        "reason": row["reason"],
+        "operation_id": row["operation_id"],
+        "at": moment(row["created_at"]),
+    }

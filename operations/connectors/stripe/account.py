@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import stripe
 
 from agentops.tenancy import identity
-from operations.connectors.base import Call, Request
+from operations.connectors.base import Call, Request, Window, key_digest
 from operations.connectors.wire import Lost, NotSent, Reply, exchange
 
-from .refunds import RefundParams, key_digest, reason_of
+from .refunds import RefundParams, reason_of
 
 stripe.enable_telemetry = False  # it would write a file at home and add a header to each request
 
@@ -141,6 +141,22 @@ def refunds_of(call: Call, charge: str) -> list[dict[str, Any]]:
         return found
 
     return _read(pages)
+
+
+def refunds_within(call: Call, window: Window, after: str) -> tuple[list[Any], bool]:
+    """One page of the account's refunds made in a window, newest first, and whether there are more. Raises Unreadable."""
+    wanted: Any = {
+        "created": {"gte": int(window.since.timestamp()), "lte": int(window.until.timestamp())},
+        "limit": PAGE_LENGTH,
+    }
+    if after:
+        wanted["starting_after"] = after
+
+    def page() -> tuple[list[Any], bool]:
+        found = _client(call, _reader(call)).v1.refunds.list(wanted)
+        return [refund.to_dict() for refund in found.data], bool(found.has_more)
+
+    return _read(page)
 
 
 def _read[T](ask: Callable[[], T]) -> T:

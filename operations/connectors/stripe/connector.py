@@ -13,17 +13,21 @@ from operations.connectors.base import (
     CheckFailed,
     Connector,
     Facts,
+    Intent,
+    Json,
     Message,
+    Page,
     Request,
     Told,
     Trial,
+    Window,
 )
 from operations.connectors.wire import Lost, NotSent
 from operations.states import Verdict
 
 from .answers import answer_of
 from .preconditions import facts_of
-from .refunds import REFUND, RefundParams, counts, evidence, is_ours
+from .refunds import REFUND, RefundParams, counts, evidence, intent_of, is_ours, told_of
 
 
 class StripeConnector(Connector):
@@ -36,7 +40,7 @@ class StripeConnector(Connector):
         refuses_changed_body=True,
         can_look_up=True,
         look_up_lag_seconds=settings.AGENTOPS_LOOKUP_LAG_SECONDS,
-        can_list=False,
+        can_list=True,
     )
     actions = (REFUND,)
 
@@ -103,6 +107,22 @@ class StripeConnector(Connector):
         if not ours:
             return Answer(Verdict.ABSENT, detail="No refund of the charge carries this operation.")
         return evidence(call, (living or ours)[0])
+
+    def list_effects(self, ground: Call, window: Window, cursor: str) -> Page:
+        from . import account
+
+        try:
+            refunds, has_more = account.refunds_within(ground, window, cursor)
+        except account.Unreadable as error:
+            raise CheckFailed(error.code or "cannot_list", str(error), retryable=True) from error
+        told = [each for refund in refunds if (each := told_of(refund)) is not None]
+        return Page(told, refunds[-1]["id"] if has_more else "")
+
+    def tell(self, effect: Mapping[str, Json]) -> Told | None:
+        return told_of(effect)
+
+    def intent_of(self, told: Told) -> Intent | None:
+        return intent_of(told)
 
     def read_hook(self, headers: Mapping[str, str], body: bytes, secret: str) -> Message:
         from . import hooks

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import stripe
 from pydantic import BaseModel, Field, ValidationError
 
-from operations.connectors.base import Message, NotSigned, Told
+from operations.connectors.base import Message, NotSigned
+
+from .refunds import told_of
 
 Name = Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,120}$")]
 
@@ -28,13 +30,6 @@ class _Event(BaseModel):
     data: _Data
 
 
-class _Refund(BaseModel):
-    id: Name
-    amount: int
-    currency: str = Field(pattern=r"^[a-zA-Z]{3}$")
-    metadata: dict[str, str] | None = None
-
-
 def read(signature: str, body: bytes, secret: str) -> Message:
     """Raises NotSigned."""
     try:
@@ -47,21 +42,10 @@ def read(signature: str, body: bytes, secret: str) -> Message:
         type=event.type[:60],
         told_at=datetime.fromtimestamp(event.created, UTC),
         signed_at=datetime.fromtimestamp(_timestamp(signature), UTC),
-        told=_told(event.data.object),
+        told=told_of(event.data.object),
     )
 
 
 def _timestamp(signature: str) -> int:
     """Of a header that was verified: the time that stands under the signature."""
     return int(next(part[2:] for part in signature.split(",") if part.startswith("t=")))
-
-
-def _told(thing: dict[str, Any]) -> Told | None:
-    if thing.get("object") != "refund":
-        return None
-    try:
-        refund = _Refund.model_validate(thing)
-    except ValidationError:
-        return None
-    named = (refund.metadata or {}).get("operation_id", "")
-    return Told(named, refund.id, thing, refund.amount, refund.currency.upper())

@@ -80,6 +80,7 @@ def facts_of(call: Call) -> Facts:
         ),
         fields=fields,
         capacity_minor=charge.amount_captured,
+        thing=params.charge,
         theirs=theirs,
     )
 

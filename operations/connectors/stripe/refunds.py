@@ -1,11 +1,10 @@
 """What a refund is to us: its parameters, its intent, and how one of Stripe's objects is read as evidence."""
 
-import hashlib
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from operations.connectors.base import Action, Answer, Call
+from operations.connectors.base import Action, Answer, Call, Intent, Told, key_digest
 from operations.states import Verdict
 
 Reference = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=120)]
@@ -53,11 +52,6 @@ REFUND = Action(
 def reason_of(params: RefundParams) -> Literal["duplicate", "requested_by_customer"]:
     """Stripe's word for it. Never `fraudulent`, which would put the card on its block list."""
     return "duplicate" if params.reason == "duplicate" else "requested_by_customer"
-
-
-def key_digest(idempotency_key: str) -> str:
-    """What names our key in the provider's metadata, where a key itself must not be read."""
-    return hashlib.sha256(idempotency_key.encode()).hexdigest()[:16]
 
 
 def is_ours(call: Call, refund: dict[str, Any]) -> bool:
@@ -115,3 +109,50 @@ def _status(call: Call, refund: dict[str, Any]) -> tuple[Verdict, str, str]:
 def counts(refund: dict[str, Any]) -> bool:
     """Whether the money has left, or is on its way."""
     return refund.get("status") not in ("failed", "canceled")
+
+
+class _Refund(BaseModel):
+    id: Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,120}$")]
+    amount: int
+    currency: str = Field(pattern=r"^[a-zA-Z]{3}$")
+    charge: str | None = None
+    metadata: dict[str, str] | None = None
+
+
+def told_of(thing: Any) -> Told | None:
+    """A refund as Stripe lists it or tells of it; None for anything else."""
+    if not isinstance(thing, dict) or thing.get("object") != "refund":
+        return None
+    try:
+        refund = _Refund.model_validate(thing)
+    except ValidationError:
+        return None
+    marks = refund.metadata or {}
+    return Told(
+        marks.get("operation_id", ""),
+        refund.id,
+        thing,
+        refund.amount,
+        refund.currency.upper(),
+        key_digest=marks.get("key_digest", ""),
+        thing=refund.charge or "",
+    )
+
+
+def intent_of(told: Told) -> Intent | None:
+    """The refund that an effect of ours was meant to be; nobody's words come with it."""
+    marks = told.effect.get("metadata") or {}
+    try:
+        params = RefundParams.model_validate(
+            {
+                "charge": told.thing,
+                "order": marks.get("order"),
+                "line": marks.get("order_line"),
+                "amount_minor": told.amount_minor,
+                "currency": told.currency,
+                "reason": "duplicate" if told.effect.get("reason") == "duplicate" else "other",
+            }
+        )
+    except ValidationError:
+        return None
+    return Intent(REFUND, params.order, params.model_dump())

@@ -63,9 +63,7 @@ def test_what_the_shipped_connectors_declare_is_proved_and_stored_with_its_evide
         assert (present_grade(connection), connection.graded_version) == ("verifiable", 1)
         assert set(outcomes(connection).values()) <= {"proved", "not_declared"}
     stripe = {each["ability"]: each for each in Connection.objects.get(connector="stripe").proofs}
-    assert {name for name, each in stripe.items() if each["outcome"] == "proved"} == set(ABILITIES) - {
-        "can_list"
-    }
+    assert {name for name, each in stripe.items() if each["outcome"] == "proved"} == set(ABILITIES)
     evidence = stripe["honours_idempotency_keys"]["values"]
     assert evidence["first"] == evidence["again"]
     assert evidence["first"] in [refund["id"] for refund in stage.provider.books()["refunds"]]
@@ -109,7 +107,7 @@ def test_a_provider_that_cannot_be_asked_proves_nothing(stage):
         list(prove(Connection.objects.get(connector="stripe")))
     stage.provider.fault("auth_failed", door="shop")
     said = check("shop")
-    assert said.count("not proved: the trial itself was not carried out (blocked/access_revoked)") == 6
+    assert said.count("not proved: the trial itself was not carried out (blocked/access_revoked)") == 7
     assert present_grade(Connection.objects.get(connector="shop")) == "unverifiable"
 
 
