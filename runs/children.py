@@ -17,7 +17,7 @@ from .events import Event, append
 from .holds import AgentPaused, require_agent
 from .models import AgentRun
 from .releases import pinned
-from .services import MICROUSD_PER_CENT, input_place
+from .services import MICROUSD_PER_CENT, concurrency, input_place
 
 MAX_DEPTH = 5
 MAX_CHILDREN = 100  # that one run may start in its life
@@ -69,6 +69,7 @@ def start_child(parent: AgentRun, step: str, agent: Agent, wanted: Child, *, pol
         release=pinned(parent.tenant_id, agent, policies),
         pool=parent.pool,
         priority=parent.priority,
+        **concurrency(agent),
         data_key_id=parent.data_key_id,
         sealed_input=sealed.seal_json(key, input_place(run_id), {"text": wanted.input}),
         parent=parent,

@@ -23,43 +23,85 @@ WHERE t.state = 'active' AND EXISTS (
   SELECT 1 FROM runs_agentrun r
   WHERE r.pool = %(pool)s AND r.tenant_id = slot.tenant_id AND r.ready_at <= (SELECT agentops_now())
     AND (r.lease_owner IS NULL OR r.lease_expires_at <= (SELECT agentops_now())) AND r.paused_at IS NULL)
-ORDER BY slot.served_at
+ORDER BY slot.served_at LIMIT %(at_once)s
 """
 
 # Busy slots are skipped: another process is claiming for that tenant at this moment.
 LOCK_SLOTS = """
-WITH mine AS (
-  SELECT tenant_id FROM runs_slot WHERE tenant_id = ANY(%(tenants)s) ORDER BY served_at, tenant_id
-  FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE runs_slot slot SET served_at = agentops_now() FROM mine WHERE slot.tenant_id = mine.tenant_id
-RETURNING slot.tenant_id
+SELECT tenant_id FROM runs_slot WHERE tenant_id = ANY(%(tenants)s) ORDER BY tenant_id FOR NO KEY UPDATE SKIP LOCKED
 """
 
-# A statement of its own, after the slots are locked: counting inside the statement that locks would over-claim.
+# Statements of their own, after the slots are locked: counting inside the statement that locks would over-claim.
 PICK = """
 WITH room AS (
-  SELECT t.id AS tenant_id, t.concurrent_runs - (
+  SELECT t.id AS tenant_id, t.weight, slot.deficit, slot.served_at, t.concurrent_runs - (
     SELECT count(*) FROM runs_agentrun l
     WHERE l.tenant_id = t.id AND l.lease_owner IS NOT NULL AND l.lease_expires_at > (SELECT agentops_now())
   ) AS free
-  FROM tenancy_tenant t WHERE t.id = ANY(%(tenants)s)
+  FROM tenancy_tenant t JOIN runs_slot slot ON slot.tenant_id = t.id WHERE t.id = ANY(%(tenants)s)
+), held AS MATERIALIZED (
+  SELECT tenant_id, concurrency_key, count(*) AS leases FROM runs_agentrun
+  WHERE tenant_id = ANY(%(tenants)s) AND lease_owner IS NOT NULL AND lease_expires_at > (SELECT agentops_now())
+    AND concurrency_key <> ''
+  GROUP BY 1, 2
 )
-SELECT picked.*, k.wrapped, k.wrapped_by, p.wrapped AS parent_wrapped, rel.manifest, rel.digest AS release_digest
-FROM room CROSS JOIN LATERAL (
-  SELECT r.id, r.tenant_id, r.data_key_id, r.status, r.started_at, r.lease_owner, r.blocked_on, r.agent, r.release_id
-  FROM runs_agentrun r
+SELECT room.*, picked.id, picked.concurrency_key, picked.concurrency_limit, COALESCE(held.leases, 0) AS held
+FROM room LEFT JOIN LATERAL (
+  SELECT r.id, r.priority, r.ready_at, r.concurrency_key, r.concurrency_limit FROM runs_agentrun r
   WHERE r.pool = %(pool)s AND r.tenant_id = room.tenant_id AND r.ready_at <= (SELECT agentops_now())
     AND (r.lease_owner IS NULL OR r.lease_expires_at <= (SELECT agentops_now()))
     AND r.paused_at IS NULL AND r.ending = '' AND r.needs <@ %(has)s::varchar[]
   ORDER BY r.priority, r.ready_at
-  LIMIT LEAST(GREATEST(room.free, 0), %(share)s)
-  FOR NO KEY UPDATE SKIP LOCKED
-) picked
-JOIN tenancy_datakey k ON k.id = picked.data_key_id
+  LIMIT CASE WHEN room.free > 0 THEN %(look)s ELSE 0 END
+) picked ON true
+LEFT JOIN held ON held.tenant_id = room.tenant_id AND held.concurrency_key = picked.concurrency_key
+ORDER BY room.served_at, room.tenant_id, picked.priority, picked.ready_at, picked.id
+"""
+
+LOCK_RUNS = """
+SELECT r.id, r.tenant_id, r.data_key_id, r.status, r.started_at, r.lease_owner, r.blocked_on, r.agent,
+  k.wrapped, k.wrapped_by, p.wrapped AS parent_wrapped, rel.manifest, rel.digest AS release_digest
+FROM runs_agentrun r
+JOIN tenancy_datakey k ON k.id = r.data_key_id
 LEFT JOIN tenancy_datakey p ON p.id = k.wrapped_by
-JOIN runs_agentrelease rel ON rel.id = picked.release_id
-LIMIT %(want)s
+JOIN runs_agentrelease rel ON rel.id = r.release_id
+WHERE r.id = ANY(%(run_ids)s) AND r.ready_at <= (SELECT agentops_now())
+  AND (r.lease_owner IS NULL OR r.lease_expires_at <= (SELECT agentops_now()))
+  AND r.paused_at IS NULL AND r.ending = ''
+ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED
+"""
+
+# Whose turn is over goes to the end of the line; whose turn was cut short keeps its place and what is due to it.
+SERVED = """
+UPDATE runs_slot slot SET deficit = mine.deficit,
+  served_at = CASE WHEN mine.served THEN agentops_now() ELSE slot.served_at END
+FROM unnest(%(tenants)s::bigint[], %(deficits)s::int[], %(served)s::bool[]) AS mine(tenant_id, deficit, served)
+WHERE slot.tenant_id = mine.tenant_id
+"""
+
+# Ready runs under a key that is taken step aside until the first of its leases could end, so that nobody looks at them over
+# and over; who leaves the key lets the next one come at once.
+STEP_ASIDE = """
+WITH mine AS (
+  SELECT id, tenant_id, concurrency_key FROM runs_agentrun
+  WHERE id = ANY(%(run_ids)s) AND ready_at <= (SELECT agentops_now())
+    AND (lease_owner IS NULL OR lease_expires_at <= (SELECT agentops_now()))
+  ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE runs_agentrun run SET ready_at = COALESCE(
+  (SELECT min(l.lease_expires_at) FROM runs_agentrun l WHERE l.tenant_id = mine.tenant_id
+     AND l.concurrency_key = mine.concurrency_key AND l.lease_owner IS NOT NULL
+     AND l.lease_expires_at > (SELECT agentops_now())),
+  agentops_now() + make_interval(secs => %(lease_seconds)s))
+FROM mine WHERE run.id = mine.id
+"""
+LEAVE_KEY = """
+UPDATE runs_agentrun SET ready_at = agentops_now() WHERE id = (
+  SELECT id FROM runs_agentrun WHERE tenant_id = %(tenant_id)s AND concurrency_key = %(key)s AND finished_at IS NULL
+    AND ending = '' AND paused_at IS NULL AND ready_at > (SELECT agentops_now())
+    AND (lease_owner IS NULL OR lease_expires_at <= (SELECT agentops_now()))
+  ORDER BY priority, ready_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+) RETURNING id
 """
 
 # `crash_count` counts lives that have done nothing yet: each begins as one more, and its first step sets it back.

@@ -42,6 +42,9 @@ class Start:
     max_steps: int | None = None
     deadline_seconds: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    priority: int = 0  # smaller first, among the tenant's own
+    concurrency_key: str = ""  # at most `concurrency_limit` runs under it work at the same time
+    concurrency_limit: int = 1
 
 
 def input_place(run_id: UUID) -> Place:
@@ -78,6 +81,8 @@ def start_run(
     budget = MICROUSD_PER_CENT * (
         start.budget_cents if start.budget_cents is not None else limits.budget_cents
     )
+    if tenant.budget_microusd is not None:  # a run without a limit of its own has the tenant's
+        budget = min(budget or tenant.budget_microusd, tenant.budget_microusd)
     try:
         with transaction.atomic():
             run = AgentRun.objects.create(
@@ -93,6 +98,8 @@ def start_run(
                 conversation=conversation,
                 dedupe_key=start.dedupe_key,
                 metadata=mask(start.metadata),
+                priority=start.priority,
+                **concurrency(agent, start.concurrency_key, start.concurrency_limit),
                 budget_microusd=budget,
                 max_steps=min(start.max_steps or limits.steps, limits.steps),
                 deadline_at=now() + timedelta(seconds=start.deadline_seconds or limits.deadline_seconds),
@@ -115,6 +122,13 @@ def start_run(
     record(tenant.id, "run.started", "run", run.public_id, actor_of(principal), detail={"agent": run.agent})
     wakeups.ring(run.pool)
     return run, True
+
+
+def concurrency(agent: Agent, key: str = "", limit: int = 1) -> dict[str, Any]:
+    """Under which key a run of `agent` works, and how many may at once: its starter's, else its author's."""
+    if key or agent.limits.at_once is None:
+        return {"concurrency_key": key, "concurrency_limit": limit}
+    return {"concurrency_key": f"agent:{agent.name}", "concurrency_limit": agent.limits.at_once}
 
 
 def actor_of(principal: Principal) -> Actor:

@@ -39,6 +39,7 @@ RUNNABLE = 16  # runs of this process that use the processor at once; others are
 POLL_SECONDS = 1.0
 HOUSE_SECONDS = 1.0
 CRASH_LIMIT = 5
+BETWEEN_SECONDS = 60.0  # a run that hangs between two steps is not kept alive for longer
 SLEEPER_POLL_SECONDS = 60.0
 STOP_PATIENCE_SECONDS = 10.0
 CONNECT_SECONDS = 8.0  # a worker that was told to stop while it starts must not outwait its supervisor
@@ -200,11 +201,16 @@ class Driver:
                 if self.live.get(run.id) is run:  # else this process has it again, in a later life
                     del self.live[run.id]
                 self._wake.set()
+            if run.concurrency_key:
+                with suppress(Exception):  # else the next one comes when this lease would have ended
+                    await self.ledger.leave_key(run)
+                    self._wake.set()
             if run.ended and run.aftermath:
                 await self._tell_end(run)
 
     async def _advance(self, run: LiveRun) -> None:
         while True:
+            run.busy_until = time.monotonic() + BETWEEN_SECONDS
             if self.draining or run.paused:
                 return await self._hand_back([run])
             if run.missing:
@@ -233,7 +239,6 @@ class Driver:
                         raise RunFailed(code, detail)
                     if await self._complete(run, text):
                         return None
-            run.busy_until = None
 
     async def _park(self, run: LiveRun, park: Park) -> bool:
         limits = [seconds for seconds in (run.timer, _left(run)) if seconds is not None]

@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 from uuid import UUID
 
@@ -19,8 +19,9 @@ from agentops.kernel.sealed import Key
 from agentops.sdk import agents as sdk_agents
 from agentops.tenancy import vault
 from operations.states import FINAL
-from runs import budgets, conversations, leases, releases, wakeups
+from runs import budgets, conversations, fair, leases, releases, wakeups
 from runs.events import Event, seal
+from runs.fair import Shares
 from runs.services import message_place, result_place
 
 from . import loading
@@ -28,6 +29,7 @@ from .live import LeaseLost, LiveRun, Message
 from .loading import step_place
 
 CLAIM_AT_ONCE = 16
+TENANTS_AT_ONCE = 32  # that one claim looks at; the others are first at the next
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class RunLedger:
         """Take up to `want` runs: slots first, then, in the following statement, count and pick, then lease."""
         want = min(want, CLAIM_AT_ONCE)
         async with self.pool.connection() as conn, conn.transaction():
-            ready = await _all(conn, leases.READY_TENANTS, pool=pool_name)
+            ready = await _all(conn, leases.READY_TENANTS, pool=pool_name, at_once=TENANTS_AT_ONCE)
             if not ready:
                 return Claimed([], [], contended=False)
             tenants = [row["tenant_id"] for row in ready]
@@ -147,13 +149,37 @@ class RunLedger:
             if not slots:
                 return Claimed([], [], contended=True)
             mine = [row["tenant_id"] for row in slots]
-            share = max(1, -(-want // len(mine)))
-            has = self.has()
-            picked = await _all(
-                conn, leases.PICK, tenants=mine, pool=pool_name, share=share, want=want, has=has
-            )
-            rows = [await self._take(conn, row) for row in picked]
-        return await self._load(rows)
+            shares = await self._share(conn, pool_name, mine, want)
+            locked = await _all(conn, leases.LOCK_RUNS, run_ids=shares.chosen) if shares.chosen else []
+            rows = [await self._take(conn, row) for row in locked]
+            if shares.blocked:
+                seconds = settings.AGENTOPS_LEASE_SECONDS
+                await conn.execute(leases.STEP_ASIDE, {"run_ids": shares.blocked, "lease_seconds": seconds})
+        claimed = await self._load(rows)
+        return replace(claimed, contended=bool(shares.blocked))  # behind them others may be ready
+
+    async def _share(
+        self, conn: AsyncConnection[DictRow], pool_name: str, tenants: list[int], want: int
+    ) -> Shares:
+        """Whose turn it is, among tenants whose slots are locked."""
+        look = 2 * CLAIM_AT_ONCE
+        rows = await _all(conn, leases.PICK, tenants=tenants, pool=pool_name, look=look, has=self.has())
+        queues = fair.queues(rows)
+        shares = fair.share(queues, want)
+        await conn.execute(
+            leases.SERVED,
+            {
+                "tenants": [queue.tenant_id for queue in queues],
+                "deficits": [queue.deficit for queue in queues],
+                "served": [queue.served for queue in queues],
+            },
+        )
+        return shares
+
+    async def leave_key(self, run: LiveRun) -> None:
+        """Let the next run under the concurrency key come that `run` has held."""
+        async with self.pool.connection() as conn:
+            await conn.execute(leases.LEAVE_KEY, {"tenant_id": run.tenant_id, "key": run.concurrency_key})
 
     async def _take(self, conn: AsyncConnection[DictRow], picked: DictRow) -> DictRow:
         key = _key(picked)

@@ -79,6 +79,7 @@ class LiveRun:
     deadline: float | None  # on this process's monotonic clock
     crash_count: int  # lives without progress, this one among them
     missing: list[str]  # what of its release it needs and this process has not got
+    concurrency_key: str
     aftermath: bool  # whether somebody must be told of its end
     taken_at: datetime  # by PostgreSQL's clock, at this moment of ours:
     taken: float = field(default_factory=time.monotonic)

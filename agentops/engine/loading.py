@@ -101,6 +101,7 @@ def live(row: DictRow, facts: DictRow, steps: list[DictRow], agent: Agent, owner
         deadline=time.monotonic() + float(left) if left is not None else None,
         crash_count=row["crash_count"],
         aftermath=row["aftermath"],
+        concurrency_key=row["concurrency_key"],
         missing=missing(agent, facts["manifest"], done, facts["open_actions"]),
         inbox_read=row["inbox_taken"],
         taken_at=facts["at"],

@@ -19,6 +19,9 @@ class Limits:
     steps: int = 20
     budget_cents: int = 50
     deadline_seconds: int = 7 * 24 * 3600  # people may take their time
+    at_once: int | None = (
+        None  # runs of this agent that work at the same time for one tenant; None: no limit of its own
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,5 +132,5 @@ def _check(agent: Agent) -> None:
     names = [tool.name for tool in agent.tools]
     if len(set(names)) < len(names):
         raise AgentDefinitionError(f"Agent {agent.name} has two tools of one name: rename one with name=.")
-    if min(asdict(agent.limits).values()) <= 0:
+    if min(limit for limit in asdict(agent.limits).values() if limit is not None) <= 0:
         raise AgentDefinitionError(f"Agent {agent.name} has a limit of zero or less: raise it.")
