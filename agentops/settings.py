@@ -83,6 +83,12 @@ AGENTOPS_RATE_PER_MINUTE = number(
     "AGENTOPS_RATE_PER_MINUTE", 60_000 if AGENTOPS_DEMO else 600
 )  # requests a token
 AGENTOPS_APPROVAL_HOURS = number("AGENTOPS_APPROVAL_HOURS", 24)  # how long a proposal may be decided
+AGENTOPS_COOL_DOWN_HOURS = number(
+    "AGENTOPS_COOL_DOWN_HOURS", 24
+)  # before people are asked again for what they rejected, on the same facts; a rule may say otherwise
+AGENTOPS_SAME_TARGET_DAYS = number(
+    "AGENTOPS_SAME_TARGET_DAYS", 30
+)  # how long a success makes a person look at the next operation of that action on that target
 AGENTOPS_BODY_BYTES = number("AGENTOPS_BODY_BYTES", 256 * 1024)
 AGENTOPS_DRIVER_CAP = number("AGENTOPS_DRIVER_CAP", 400)  # runs one worker process carries at once
 AGENTOPS_DRIVER_CONNECTIONS = number("AGENTOPS_DRIVER_CONNECTIONS", 8)

@@ -22,7 +22,8 @@ class Policy(models.Model):
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="policies")
     action = models.CharField(max_length=60)
     number = models.PositiveIntegerField()
-    # [{code, when: CEL text, outcome, risk, group?, required?, hold_seconds?, expires_hours?, sentences: {lang: text}}]
+    # [{code, when: CEL text, outcome, risk, group?, required?, hold_seconds?, expires_hours?, cool_down_hours?,
+    #   sentences: {lang: text}}]
     rules = models.JSONField()
     created_at = models.DateTimeField(db_default=Now())
     published_at = models.DateTimeField(null=True)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -25,7 +25,6 @@ from .states import Outcome, Risk
 log = logger(__name__)
 
 MAX_EXPRESSION_CHARS = 1_000
-SAME_TARGET_DAYS = 30
 _STRICTNESS = {Outcome.ALLOW: 0, Outcome.REQUIRE_APPROVAL: 1, Outcome.DENY: 2}
 
 
@@ -41,6 +40,7 @@ class Verdict:
     group: str = ""
     hold_seconds: int = 0
     expires_hours: int = 24
+    cool_down_hours: int = field(default_factory=lambda: settings.AGENTOPS_COOL_DOWN_HOURS)
     sentences: Mapping[str, str] | None = None
     policy: Policy | None = None
     input_digest: str = ""
@@ -141,9 +141,10 @@ def _same_target(tenant_id: int, action: Action, target: str, but: Operation | N
     if but is not None:
         others = others.exclude(pk=but.pk)
     live = others.exclude(status__in=FINAL)
+    since = now() - timedelta(days=settings.AGENTOPS_SAME_TARGET_DAYS)
     done = others.filter(
-        status=OperationStatus.SUCCEEDED, created_at__gt=now() - timedelta(days=SAME_TARGET_DAYS)
-    )
+        status=OperationStatus.SUCCEEDED, updated_at__gt=since
+    )  # its last move was to succeed
     if but is not None:  # of two that wait, only the later one is warned about the earlier
         live = live.filter(created_at__lt=but.created_at)
         done = done.filter(created_at__lt=but.created_at)
@@ -187,6 +188,7 @@ def _first_match(tenant_id: int, action: Action, variables: dict[str, Any]) -> V
                 group=rule.get("group", ""),
                 hold_seconds=int(rule.get("hold_seconds", hold)),
                 expires_hours=int(rule.get("expires_hours", hours)),
+                cool_down_hours=int(rule.get("cool_down_hours", settings.AGENTOPS_COOL_DOWN_HOURS)),
                 sentences=rule.get("sentences"),
                 policy=policy,
                 input_digest=input_digest,

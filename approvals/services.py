@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone as zones
 
 from agentops.audit.entries import SYSTEM, Actor, record
@@ -21,6 +22,7 @@ from operations.connectors.base import Fact, Facts
 from operations.dispatch import Authority, Standing
 from operations.models import Operation
 from operations.moves import Locked, lock, move, retried
+from operations.occurrences import AskAgain
 from operations.services import digest_of, params, remaining_minor
 from operations.states import OperationStatus
 from runs.events import Event, append
@@ -123,7 +125,7 @@ def ask(locked: Locked, verdict: Verdict, facts: Facts, *, decision_id: UUID | N
         data_key_id=run.data_key_id,
         proposal_digest=digest_of(operation),
         policy_decision_id=decision_id,
-        requesters=requesters_of(run),
+        requesters=[*requesters_of(run), *_reopeners(operation)],
         group=verdict.group,
         required=verdict.required,
         hold_seconds=verdict.hold_seconds,
@@ -161,6 +163,27 @@ def ask(locked: Locked, verdict: Verdict, facts: Facts, *, decision_id: UUID | N
     return approval
 
 
+def may_ask_again(verdict: Verdict, facts: Facts) -> AskAgain:
+    """Whether people may be asked anew for what they rejected: on other facts than they saw, or after the cool-down."""
+
+    def ask_again(rejected: Operation) -> bool:
+        asked = Approval.objects.filter(operation=rejected, status=_S.REJECTED).order_by("-closed_at").first()
+        if asked is None or asked.closed_at is None:
+            return True  # no person said no: policy did, or a fact, and both are asked anew anyway
+        if now() >= asked.closed_at + timedelta(hours=verdict.cool_down_hours):
+            return True
+        seen = {(fact["source"], fact["name"]): fact["value"] for fact in queries.grounds(asked)["facts"]}
+        return seen != {(fact.source, fact.name): fact.value for fact in facts.facts}
+
+    return ask_again
+
+
+def _reopeners(operation: Operation) -> list[str]:
+    """Who let the intent be proposed once more has asked for it as well."""
+    previous = operation.previous
+    return [previous.reopened_by] if previous is not None and previous.reopened_by else []
+
+
 def _sheet(operation: Operation, verdict: Verdict, facts: Facts) -> dict[str, Any]:
     """What reviewers see, as codes and values; sentences are made on reading."""
     return {
@@ -176,22 +199,30 @@ def _sheet(operation: Operation, verdict: Verdict, facts: Facts) -> dict[str, An
         "amount_minor": operation.amount_minor,
         "currency": operation.currency,
         "reasons": [{"code": code, "sentence": dict(verdict.sentences or {})} for code in verdict.codes],
-        "warnings": [
-            {
-                "code": "same_target",
-                "operation_id": other.public_id,
-                "action": other.action,
-                "target": other.target_text,
-                "amount_minor": other.amount_minor,
-                "currency": other.currency,
-                "status": other.status,
-                "at": other.created_at.isoformat(),
-            }
-            for other in verdict.same_target
-        ],
+        "warnings": _warnings(operation, verdict),
         "risk": verdict.risk,
         "reference": operation.reference,
     }
+
+
+def _warnings(operation: Operation, verdict: Verdict) -> list[dict[str, Any]]:
+    """The same intent as it was asked for before, then what else there is on the target; each once."""
+    previous = operation.previous
+    others = [("asked_before", previous)] if previous is not None else []
+    others += [("same_target", other) for other in verdict.same_target if other != previous]
+    return [
+        {
+            "code": code,
+            "operation_id": other.public_id,
+            "action": other.action,
+            "target": other.target_text,
+            "amount_minor": other.amount_minor,
+            "currency": other.currency,
+            "status": other.status,
+            "at": other.created_at.isoformat(),
+        }
+        for code, other in others
+    ]
 
 
 def _grounds(run: AgentRun, verdict: Verdict, facts: Facts) -> dict[str, Any]:
@@ -416,10 +447,13 @@ def already(approval: Approval) -> Conflict:
 
 
 def expire_due(limit: int = 100) -> int:
-    """Close what nobody decided in time, by the database's clock; returns how many."""
-    overdue = Approval.objects.filter(status=_S.REQUESTED, expires_at__lte=Now()).order_by("expires_at")
+    """Close what nobody decided in time, by the database's clock, and what evidence has settled meanwhile; how many."""
+    asked = Approval.objects.filter(status=_S.REQUESTED)
+    overdue = asked.filter(Q(expires_at__lte=Now()) | ~Q(operation__status=OperationStatus.PENDING))
     expired = 0
-    for approval_id, operation_id in list(overdue.values_list("id", "operation_id")[:limit]):
+    for approval_id, operation_id in list(
+        overdue.order_by("expires_at").values_list("id", "operation_id")[:limit]
+    ):
         expired += _expire(approval_id, operation_id)
     return expired
 
@@ -428,12 +462,17 @@ def expire_due(limit: int = 100) -> int:
 def _expire(approval_id: UUID, operation_id: UUID) -> int:
     locked = lock(operation_id)
     approval = Approval.objects.select_for_update(no_key=True).get(pk=approval_id)
-    if approval.status != _S.REQUESTED or approval.expires_at is None or approval.expires_at > now():
+    if approval.status != _S.REQUESTED:
+        return 0
+    if locked.operation.status != OperationStatus.PENDING:  # a late answer came: there is nothing left to ask
+        _close(locked, approval, _S.WITHDRAWN, SYSTEM)
+        record(approval.tenant_id, "approval.withdrawn", "approval", approval.public_id, SYSTEM)
+        return 1
+    if approval.expires_at is None or approval.expires_at > now():
         return 0
     _close(locked, approval, _S.EXPIRED, SYSTEM)
     record(approval.tenant_id, "approval.expired", "approval", approval.public_id, SYSTEM)
-    if locked.operation.status == OperationStatus.PENDING:
-        move(locked, OperationStatus.EXPIRED, reason="expired", error_code="expired")
+    move(locked, OperationStatus.EXPIRED, reason="expired", error_code="expired")
     return 1
 
 

@@ -1,7 +1,7 @@
 """The only door out: claim, check again, commit an attempt, send exactly that, record what came back."""
 
 import hashlib
-import time
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,11 +9,11 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection
+from django.db import InterfaceError, OperationalError, connection
 
 from agentops.audit.entries import SYSTEM, record
 from agentops.kernel import sealed
-from agentops.kernel.clock import now
+from agentops.kernel.clock import elapsed, now
 from agentops.kernel.sealed import CannotUnseal, Place
 from agentops.kernel.transitions import LostRace
 from agentops.telemetry.logs import bound_contextvars, logger
@@ -22,7 +22,9 @@ from agentops.tenancy.models import Tenant
 
 from .connectors.base import Answer, Call, CheckFailed, Facts, PastSendBy, Request
 from .connectors.registry import ACTIONS, CONNECTORS
-from .findings import Evidence, escalate, may_be_sent_again, take
+from .evidence import SEND_WITHIN_SECONDS, flight_seconds, may_be_sent_again
+from .findings import Evidence, escalate, look_again, take
+from .grades import declared
 from .incidents import open_incident
 from .models import Attempt, Connection, Operation
 from .moves import Locked, lock, move, retried
@@ -31,9 +33,9 @@ from .states import OperationStatus, Source, Verdict
 
 log = logger(__name__)
 
-SEND_WITHIN_SECONDS = 5.0  # from the commit of an attempt to its first byte
 LEASE_MARGIN_SECONDS = 5.0
 CHECK_AGAIN_SECONDS = 15.0
+STORE_AGAIN_SECONDS = (0.05, 2.0)  # first and longest pause while an outcome cannot be stored
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Departure:
     attempt: int
     call: Call
     request: Request
-    send_by: float  # on this process's monotonic clock
+    send_by: float  # on `elapsed`, this machine's own clock
 
 
 def call_of(operation: Operation) -> Call:
@@ -138,14 +140,10 @@ def depart(operation: Operation, authority: Authority, *, worker: str) -> Depart
             _claim(operation, authority, worker, withheld)
             return None
         facts = connector.check(call)
-        if (
-            call.operation_id in facts.theirs
-        ):  # it is there already: send nothing, and take what is found as evidence
-            take(operation.id, Evidence(Source.LOOK_UP, connector.look_up(call)))
-            later = now() + timedelta(seconds=CHECK_AGAIN_SECONDS)
-            Operation.objects.filter(pk=operation.id, status=OperationStatus.APPROVED).update(
-                next_attempt_at=later
-            )
+        if call.operation_id in facts.theirs:  # it is there already: send nothing, take it as evidence
+            found = take(operation.id, Evidence(Source.LOOK_UP, connector.look_up(call)))
+            waiting = Operation.objects.filter(pk=operation.id, status=OperationStatus.APPROVED)
+            waiting.update(next_attempt_at=look_again(found))
             return None
         standing = authority.recheck(operation, facts)
         return _claim(operation, authority, worker, standing, _Ready(facts, call, connector.build(call)))
@@ -187,6 +185,8 @@ def _claim(
         return None
     if any(moment and moment > at for moment in (operation.dispatch_after, operation.next_attempt_at)):
         return None
+    if operation.status != OperationStatus.APPROVED and not may_be_sent_again(operation):
+        return None  # evidence has come since: it is looked at first
     standing = _withheld(operation) or standing
     if standing.to is not None:
         _turn_back(locked, standing)
@@ -211,13 +211,12 @@ def _turn_back(locked: Locked, standing: Standing) -> None:
 def commit_attempt(locked: Locked, call: Call, request: Request, worker: str) -> Departure:
     """Write the attempt of a locked operation that may be sent: from here on it may be on its way."""
     operation = locked.operation
-    abilities = CONNECTORS[operation.connection.connector].abilities_at(operation.connection.base_url)
     request = _pinned(operation) or request
     number = operation.attempts + 1
+    leaves_by = elapsed() + SEND_WITHIN_SECONDS  # read first: it must never end after the `send_by` on record
     at = now()
     send_by = at + timedelta(seconds=SEND_WITHIN_SECONDS)
-    flight = settings.AGENTOPS_SEND_SECONDS + abilities.look_up_lag_seconds
-    quiet_at = send_by + timedelta(seconds=flight)
+    quiet_at = at + timedelta(seconds=flight_seconds(operation))
     Attempt.objects.create(
         operation_id=operation.id,
         number=number,
@@ -236,7 +235,7 @@ def commit_attempt(locked: Locked, call: Call, request: Request, worker: str) ->
         send_by=send_by,
         quiet_at=quiet_at,
     )
-    lifetime = abilities.key_lifetime_seconds
+    lifetime = declared(operation.connection).key_lifetime_seconds
     expires = operation.key_expires_at or (at + timedelta(seconds=lifetime) if lifetime else None)
     lease_end = send_by + timedelta(seconds=settings.AGENTOPS_SEND_SECONDS + LEASE_MARGIN_SECONDS)
     move(
@@ -252,7 +251,7 @@ def commit_attempt(locked: Locked, call: Call, request: Request, worker: str) ->
         next_attempt_at=lease_end,
         dispatch_after=None,
     )
-    return Departure(operation.id, number, call, request, time.monotonic() + SEND_WITHIN_SECONDS)
+    return Departure(operation.id, number, call, request, leaves_by)
 
 
 def request_place(operation_id: UUID) -> Place:
@@ -269,7 +268,10 @@ def _pinned(operation: Operation) -> Request | None:
     if first is None:
         return None
     stored = vault.unseal(request_place(operation.id), first.sealed_request)
-    return Request(stored["method"], stored["path"], stored["body"].encode("latin-1"), first.api_version)
+    body = stored["body"].encode("latin-1")
+    if hashlib.sha256(body).hexdigest() != first.request_digest:
+        raise CannotUnseal("The pinned request is not the one that was sent first.")
+    return Request(stored["method"], stored["path"], body, first.api_version)
 
 
 def send(departure: Departure) -> Operation:
@@ -277,7 +279,7 @@ def send(departure: Departure) -> Operation:
     connector = CONNECTORS[ACTIONS[departure.call.action].connector]
 
     def before_first_byte() -> None:
-        if time.monotonic() > departure.send_by:
+        if elapsed() > departure.send_by:
             raise PastSendBy
 
     connection.close()  # nothing of the database is held while the provider thinks
@@ -292,7 +294,20 @@ def send(departure: Departure) -> Operation:
             log.exception("connector_failed")
             answer = Answer(Verdict.UNKNOWN, code="connector_failed", detail=type(error).__name__)
         log.info("provider_answered", verdict=answer.verdict, code=answer.code, attempt=departure.attempt)
-    return take(departure.operation_id, Evidence(Source.ANSWER, answer, attempt=departure.attempt))
+        return _stored(departure.operation_id, Evidence(Source.ANSWER, answer, attempt=departure.attempt))
+
+
+def _stored(operation_id: UUID, evidence: Evidence) -> Operation:
+    """An outcome in memory is on record before this thread does anything else, however long PostgreSQL is away."""
+    pause, longest = STORE_AGAIN_SECONDS
+    while True:
+        try:
+            return take(operation_id, evidence)
+        except (OperationalError, InterfaceError, LostRace) as error:
+            log.warning("outcome_not_stored_yet", error=type(error).__name__)
+            connection.close()
+            threading.Event().wait(pause)
+            pause = min(pause * 2, longest)
 
 
 def rehearse(connection: Connection, call: Call, request: Request) -> Answer:

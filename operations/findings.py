@@ -1,7 +1,7 @@
 """Evidence of every kind is merged here: answers, look-ups, webhooks, late answers, people's settlements."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -15,18 +15,31 @@ from agentops.tenancy import vault
 from runs.events import Event, append
 
 from .connectors.base import Answer
+from .evidence import (
+    MAX_TRIES,
+    answers_by_key,
+    flight_seconds,
+    is_answered,
+    is_contradicted,
+    is_overtaken,
+    is_quiet,
+    key_lives,
+    last_answer,
+    look_ups_in_vain,
+    others_in_doubt,
+    readable,
+    tries_in_vain,
+)
 from .grades import declared, reliance
-from .incidents import close_incident, open_incident
+from .incidents import close_incident, is_open, open_incident
 from .models import Finding, Operation
 from .moves import Locked, facts_of, lock, move, retried
 from .services import idempotency_key
 from .states import FINAL, OperationStatus, Source, Verdict
 
-MAX_TRIES = 5  # requests on the wire before a person or a failure ends it
 MAX_LOOK_UPS = 8  # look-ups that say nothing before a person is asked; an outage does not count
 BLOCKED_SECONDS = 60.0
 LOOK_AGAIN_SECONDS = (1.0, 300.0)  # first and longest pause between look-ups
-KEY_MARGIN_SECONDS = 75.0  # before a key dies it is no longer trusted: the longest flight and a minute
 
 _S = OperationStatus
 
@@ -43,7 +56,10 @@ class Evidence:
 
 @retried
 def take(operation_id: UUID, evidence: Evidence) -> Operation:
-    """Record evidence and let it settle the operation where it is still open. Never fails because someone was quicker."""
+    """Record evidence and let it settle the operation where it is still open. Never fails because someone was quicker.
+
+    An answer that is on record already (its commit was, and we were not told) changes nothing.
+    """
     locked = lock(operation_id)
     merge(locked, evidence)
     return locked.operation
@@ -51,11 +67,18 @@ def take(operation_id: UUID, evidence: Evidence) -> Operation:
 
 def merge(locked: Locked, evidence: Evidence) -> None:
     """The same for an operation that the caller has locked."""
-    note(locked.operation, evidence)
-    if locked.operation.status in FINAL:
+    operation = locked.operation
+    if evidence.source == Source.ANSWER and is_answered(operation, evidence.attempt or 0):
+        return
+    evidence = replace(evidence, answer=readable(evidence.answer))
+    note(operation, evidence)
+    if operation.status in FINAL:
         _about_the_past(locked, evidence)
-    else:
-        _settle(locked, evidence)
+        return
+    was_asked = operation.status == _S.ESCALATED
+    _settle(locked, evidence)
+    if was_asked and operation.status != _S.ESCALATED:
+        close_incident(operation, "outcome_unknown", about=operation.public_id)
 
 
 def finding_place(operation_id: UUID, number: int) -> Place:
@@ -117,16 +140,18 @@ def _settle(locked: Locked, evidence: Evidence) -> None:
         _back_on_its_way(locked)
     if evidence.source != Source.PERSON:
         _reached(operation, answer)
+    if is_overtaken(operation, evidence.attempt, answer.verdict):
+        return
     match answer.verdict:
         case Verdict.APPLIED:
             _applied(locked, evidence)
         case Verdict.ACCEPTED:
             _accepted(locked, answer)
-        case Verdict.REFUSED:
-            _refused(locked, evidence)
-        case Verdict.BLOCKED if evidence.source == Source.ANSWER and not operation.in_doubt:
+        case Verdict.REFUSED if evidence.source != Source.ANSWER or _proves_nothing_done(operation, evidence):
+            _fail(locked, answer, answer.code or "refused", evidence.actor)
+        case Verdict.BLOCKED if _proves_nothing_done(operation, evidence):
             _blocked(locked, answer)
-        case Verdict.NOT_SENT if evidence.source == Source.ANSWER:
+        case Verdict.NOT_SENT if _proves_nothing_done(operation, evidence):
             _not_sent(locked, answer)
         case Verdict.ABSENT:
             _absent(locked)
@@ -139,6 +164,14 @@ def _settle(locked: Locked, evidence: Evidence) -> None:
             _doubt(locked, answer)
         case _:
             _doubt(locked, answer)
+
+
+def _proves_nothing_done(operation: Operation, evidence: Evidence) -> bool:
+    """Whether a no to this one request is a no for the operation.
+
+    While another request is in doubt it is not: "already refunded" may be the echo of our own earlier try.
+    """
+    return evidence.source == Source.ANSWER and not others_in_doubt(operation, evidence.attempt)
 
 
 def _back_on_its_way(locked: Locked) -> None:
@@ -181,9 +214,11 @@ def _accepted(locked: Locked, answer: Answer) -> None:
         "key_expires_at": None,
         "lease_owner": None,
         "lease_expires_at": None,
-        "next_attempt_at": _look_again(operation),
+        "next_attempt_at": look_again(operation),
     }
     first_time = operation.accepted_at is None
+    if operation.status == _S.ESCALATED:
+        move(locked, _S.UNKNOWN, reason="accepted")
     if operation.status != _S.EXECUTING:
         move(locked, _S.EXECUTING, reason="accepted", **changes)
     else:
@@ -193,15 +228,6 @@ def _accepted(locked: Locked, answer: Answer) -> None:
         for run in locked.runs.values():
             if not run.is_terminal:
                 append(run, Event("operation.accepted", data))
-
-
-def _refused(locked: Locked, evidence: Evidence) -> None:
-    operation, answer = locked.operation, evidence.answer
-    if operation.in_doubt and evidence.source == Source.ANSWER:
-        # "Already refunded" may be the echo of our own earlier try: look before believing it.
-        _doubt(locked, answer)
-        return
-    _fail(locked, answer, answer.code or "refused", evidence.actor)
 
 
 def _fail(locked: Locked, answer: Answer, code: str, actor: Actor = SYSTEM) -> None:
@@ -228,6 +254,7 @@ def _blocked(locked: Locked, answer: Answer) -> None:
         reason="credential_refused",
         error_code=answer.code[:60] or "credential_refused",
         error_detail=answer.detail,
+        in_doubt=False,
         next_attempt_at=_later(BLOCKED_SECONDS),
         lease_owner=None,
         lease_expires_at=None,
@@ -235,21 +262,19 @@ def _blocked(locked: Locked, answer: Answer) -> None:
 
 
 def _not_sent(locked: Locked, answer: Answer) -> None:
-    """Surely not applied by this try; what earlier tries did stays in doubt."""
-    operation = locked.operation
-    if operation.in_doubt:
-        _doubt(locked, answer)
-        return
-    if operation.attempts >= MAX_TRIES:
+    """Surely not applied, by this try or by another: it may be tried again, but not for ever."""
+    tries = tries_in_vain(locked.operation)
+    if tries >= MAX_TRIES:
         _fail(locked, answer, "gave_up")
         return
-    pause = answer.retry_after_seconds or min(60.0, 2.0**operation.attempts)
+    pause = answer.retry_after_seconds or min(60.0, 2.0**tries)
     move(
         locked,
         _S.APPROVED,
         reason=answer.code or "not_sent",
         error_code=answer.code[:60],
         error_detail=answer.detail,
+        in_doubt=False,
         next_attempt_at=_later(pause * random.uniform(0.75, 1.25)),
         lease_owner=None,
         lease_expires_at=None,
@@ -259,24 +284,26 @@ def _not_sent(locked: Locked, answer: Answer) -> None:
 def _doubt(locked: Locked, answer: Answer) -> None:
     """No answer that says anything: unknown, and the next thing is a look-up, or where there is none, our key."""
     operation = locked.operation
+    if operation.status == _S.ESCALATED:
+        return
     can = declared(operation.connection)
-    asks_by_key = not can.can_look_up and _answers_by_key(operation, answer)
+    asks_by_key = not can.can_look_up and answers_by_key(operation, answer)
     if not can.can_look_up and not asks_by_key:
         escalate(locked, answer, "cannot_be_looked_up")
         return
     changes: dict[str, Any] = {
         "in_doubt": True,
-        "next_attempt_at": operation.quiet_at if asks_by_key else _look_again(operation),
+        "next_attempt_at": operation.quiet_at if asks_by_key else look_again(operation),
         "lease_owner": None,
         "lease_expires_at": None,
         "error_code": answer.code[:60],
         "error_detail": mask_text(answer.detail)[:500],
     }
     if answer.verdict == Verdict.BUSY:  # it counts as an attempt in flight
-        changes["quiet_at"] = _later(15.0 + can.look_up_lag_seconds)
+        changes["quiet_at"] = _later(flight_seconds(operation))
     if operation.status == _S.EXECUTING:
         move(locked, _S.UNKNOWN, reason=answer.code or "no_answer", **changes)
-    elif _inconclusive_look_ups(operation) >= MAX_LOOK_UPS:
+    elif look_ups_in_vain(operation) >= MAX_LOOK_UPS:
         escalate(locked, answer, "look_ups_say_nothing")
     else:
         Operation.objects.filter(pk=operation.pk).update(**changes)
@@ -310,14 +337,13 @@ def _absent(locked: Locked) -> None:
     if operation.status == _S.ESCALATED:
         return
     at = now()
-    if operation.accepted_at is not None or not _is_quiet(operation, at):
+    if operation.accepted_at is not None or not is_quiet(operation, at):
         _look_later(operation)
         return
-    last, proved = _last_answer(operation), reliance(operation.connection)
-    said = Answer(Verdict(last.verdict) if last else Verdict.UNKNOWN, code=last.code if last else "no_answer")
+    said, proved = last_answer(operation), reliance(operation.connection)
     if operation.attempts >= MAX_TRIES:
         escalate(locked, said, "too_many_tries")
-    elif said.verdict == Verdict.CONTRADICTION:
+    elif is_contradicted(operation):
         escalate(locked, said, "contradiction")
     elif said.verdict in (Verdict.REFUSED, Verdict.SPENT) and not proved.absence:
         escalate(locked, said, "absence_not_proved")
@@ -328,54 +354,10 @@ def _absent(locked: Locked) -> None:
         escalate(locked, said, "keys_not_proved" if honours else "absent_without_keys")
     elif said.verdict == Verdict.SPENT:
         _next_generation(locked)
-    elif not _key_lives(operation, at):  # nothing would catch a second effect any more
+    elif not key_lives(operation, at):  # nothing would catch a second effect any more
         escalate(locked, said, "absent_key_expired")
     else:  # absence is no proof, but our key is: `may_be_sent_again`
         Operation.objects.filter(pk=operation.pk).update(next_attempt_at=at)
-
-
-def may_be_sent_again(operation: Operation) -> bool:
-    """Whether the same bytes may go out under the same key: the last look-up, after `quiet_at`, found nothing.
-
-    Where nothing can be looked up, a proved and living key brings the stored answer.
-    """
-    if operation.status != _S.UNKNOWN or not reliance(operation.connection).keys:
-        return False
-    if not declared(operation.connection).can_look_up:
-        last_answer = _last_answer(operation)
-        said = Answer(Verdict(last_answer.verdict) if last_answer else Verdict.UNKNOWN)
-        return _is_quiet(operation, now()) and _answers_by_key(operation, said)
-    last = Finding.objects.filter(operation_id=operation.id).order_by("-number").first()
-    return (
-        last is not None
-        and (last.source, last.verdict) == (Source.LOOK_UP, Verdict.ABSENT)
-        and _is_quiet(operation, last.at)
-        and _key_lives(operation, now())
-    )
-
-
-def _answers_by_key(operation: Operation, said: Answer) -> bool:
-    """Whether, after that answer, the same request under its key would still be answered and could do nothing twice."""
-    return (
-        said.verdict in (Verdict.UNKNOWN, Verdict.BUSY)
-        and operation.attempts < MAX_TRIES
-        and reliance(operation.connection).keys
-        and _key_lives(operation, now())
-    )
-
-
-def may_be_sent_by_a_person(operation: Operation) -> bool:
-    """Whether "send again" is safe where machines have given up, by the rules that they obey as well.
-
-    A look-up after `quiet_at` found nothing, and our proved key still catches what an earlier try may have done, or is spent.
-    """
-    last, proved = _last_answer(operation), reliance(operation.connection)
-    said = Verdict(last.verdict) if last else Verdict.UNKNOWN
-    if operation.accepted_at is not None or said == Verdict.CONTRADICTION:
-        return False
-    if not _looked_up_and_absent(operation):
-        return False
-    return proved.absence if said == Verdict.SPENT else proved.keys and _key_lives(operation, now())
 
 
 def send_again(locked: Locked, actor: Actor) -> None:
@@ -384,8 +366,7 @@ def send_again(locked: Locked, actor: Actor) -> None:
     The same generation stays in doubt until its answer is there.
     """
     operation = locked.operation
-    last = _last_answer(operation)
-    if last is not None and last.verdict == Verdict.SPENT:
+    if last_answer(operation).verdict == Verdict.SPENT:
         _next_generation(locked, actor)
         return
     move(
@@ -398,18 +379,6 @@ def send_again(locked: Locked, actor: Actor) -> None:
         error_code="",
         error_detail="",
     )
-
-
-def _looked_up_and_absent(operation: Operation) -> bool:
-    """Whether the newest look-up, after `quiet_at`, found nothing."""
-    looks = Finding.objects.filter(operation_id=operation.id, source=Source.LOOK_UP)
-    last = looks.order_by("-number").first()
-    return last is not None and last.verdict == Verdict.ABSENT and _is_quiet(operation, last.at)
-
-
-def _is_quiet(operation: Operation, at: datetime) -> bool:
-    """Whether at that time no request of ours could be on its way or not yet be seen."""
-    return operation.quiet_at is None or at >= operation.quiet_at
 
 
 def _next_generation(locked: Locked, actor: Actor = SYSTEM) -> None:
@@ -469,6 +438,9 @@ def _reversed(locked: Locked, evidence: Evidence) -> None:
 
 
 def _alarm(operation: Operation, verb: str, detail: dict[str, Any]) -> None:
+    """An incident with a security entry, once while it is open; each piece of evidence is a finding anyway."""
+    if is_open(operation, verb, about=operation.public_id):
+        return
     record(
         operation.tenant_id,
         f"operation.{verb}",
@@ -481,29 +453,13 @@ def _alarm(operation: Operation, verb: str, detail: dict[str, Any]) -> None:
     open_incident(operation, verb, about=operation.public_id)
 
 
-def _last_answer(operation: Operation) -> Finding | None:
-    answers = Finding.objects.filter(operation_id=operation.id, source=Source.ANSWER)
-    return answers.order_by("-number").first()
-
-
-def _inconclusive_look_ups(operation: Operation) -> int:
-    return Finding.objects.filter(
-        operation_id=operation.id, source=Source.LOOK_UP, verdict=Verdict.UNKNOWN
-    ).count()
-
-
-def _key_lives(operation: Operation, at: datetime) -> bool:
-    expires = operation.key_expires_at
-    return expires is not None and at + timedelta(seconds=KEY_MARGIN_SECONDS) < expires
-
-
 def _look_later(operation: Operation) -> None:
     Operation.objects.filter(pk=operation.pk).update(
-        next_attempt_at=_look_again(operation), lease_owner=None, lease_expires_at=None
+        next_attempt_at=look_again(operation), lease_owner=None, lease_expires_at=None
     )
 
 
-def _look_again(operation: Operation) -> datetime:
+def look_again(operation: Operation) -> datetime:
     """Pauses grow with the number of findings; the first look-up that can mean something is at `quiet_at`."""
     first, longest = LOOK_AGAIN_SECONDS
     pause = min(longest, first * 1.6 ** min(operation.findings_taken, 20))

@@ -17,6 +17,11 @@ def open_incident(operation: Operation, kind: str, *, about: str = "") -> Incide
     return incident
 
 
+def is_open(operation: Operation, kind: str, *, about: str) -> bool:
+    open_ones = Incident.objects.filter(tenant_id=operation.tenant_id, kind=kind, closed_at=None)
+    return open_ones.filter(about=about).exists()
+
+
 def close_incident(operation: Operation, kind: str, *, about: str = "") -> None:
     """Close the incident of that kind about `about` (by default the connection): evidence showed that it is over."""
     Incident.objects.filter(

@@ -139,6 +139,8 @@ class Operation(Stateful):
     provider_ref = models.CharField(max_length=120, blank=True)
     sealed_receipt = models.BinaryField(null=True)
     reversed_at = models.DateTimeField(null=True)
+    reopened_at = models.DateTimeField(null=True)  # a person lets the same intent be proposed once more
+    reopened_by = models.CharField(max_length=120, blank=True)
     error_code = models.CharField(max_length=60, blank=True)
     error_detail = models.CharField(max_length=500, blank=True)  # masked
     lease_owner = models.CharField(max_length=64, null=True)
@@ -178,6 +180,10 @@ class Operation(Stateful):
                 fields=["tenant", "reverses"],
                 condition=Q(reverses__isnull=False) & ~Q(status__in=sorted(WITHOUT_EFFECT)),
                 name="operation_reversed_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(reopened_at__isnull=True) | (Q(status__in=sorted(FINAL)) & ~Q(reopened_by="")),
+                name="operation_reopened_by_whom_after_its_end",
             ),
         ]
         indexes: ClassVar[Any] = [
@@ -270,6 +276,11 @@ class Finding(models.Model):
         constraints: ClassVar[Any] = [
             models.CheckConstraint(condition=Q(verdict__in=Verdict.values), name="finding_verdict_known"),
             models.CheckConstraint(condition=Q(source__in=Source.values), name="finding_source_known"),
+            models.UniqueConstraint(
+                fields=["tenant", "operation", "attempt"],
+                condition=Q(source="answer"),
+                name="finding_answer_once",
+            ),
         ]
 
 

@@ -36,10 +36,10 @@ class Locked:
         return self.runs[self.operation.run_id]
 
 
-def lock(operation_id: UUID) -> Locked:
-    """Lock an operation for a move. Raises NotFound; LostRace where a run joined meanwhile (begin again)."""
+def lock(operation_id: UUID, *, tenant_id: int | None = None) -> Locked:
+    """Lock an operation (of that tenant) for a move. Raises NotFound; LostRace where a run joined meanwhile (begin again)."""
     found = lock_all([operation_id])
-    if not found:
+    if not found or tenant_id not in (None, found[0].operation.tenant_id):
         raise NotFound("There is no such operation.")
     return found[0]
 

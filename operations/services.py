@@ -24,7 +24,8 @@ from .connectors.base import Action, Call, Facts
 from .connectors.registry import ACTIONS, CONNECTORS
 from .models import Connection, Interest, Operation, Target
 from .moves import Locked, facts_of
-from .states import WITHOUT_EFFECT, OperationStatus
+from .occurrences import AskAgain, opens_next
+from .states import OperationStatus
 
 
 @dataclass(frozen=True)
@@ -222,11 +223,13 @@ class Proposed:
         return self.locked.operation
 
 
-def propose(run: AgentRun, step: str, intended: Intended, actor: Actor) -> Proposed:
+def propose(
+    run: AgentRun, step: str, intended: Intended, actor: Actor, *, may_ask_again: AskAgain
+) -> Proposed:
     """Record an intent as an operation of the locked, living `run`; call it inside a transaction.
 
     The same intent that is alive or has succeeded is returned instead and `run` joins it. One that ended surely without
-    effect opens the next occurrence, linked to the old one.
+    effect opens the next occurrence, linked to the old one, as `opens_next` says.
     """
     target = _locked_target(intended)
     previous: Operation | None = None
@@ -239,7 +242,7 @@ def propose(run: AgentRun, step: str, intended: Intended, actor: Actor) -> Propo
         )
         if found is None:
             return _new(run, step, intended, actor, target, key, occurrence, previous)
-        if found.status not in WITHOUT_EFFECT or found.run_id == run.id:
+        if not opens_next(run, found, may_ask_again):
             return _joined(run, step, found)
         previous = found
     raise Terminal("This intent was refused a thousand times.", code="too_many_occurrences")

@@ -21,7 +21,8 @@ from runs.services import requesters_of
 from .connectors.base import Answer
 from .connectors.registry import CONNECTORS
 from .dispatch import call_of, loaded
-from .findings import Evidence, may_be_sent_by_a_person, merge, note, send_again, take
+from .evidence import may_be_sent_by_a_person
+from .findings import Evidence, merge, note, send_again, take
 from .grades import declared
 from .incidents import close_incident
 from .models import Operation, SettleLimit, Settlement

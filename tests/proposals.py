@@ -125,6 +125,8 @@ def _submitted(run: AgentRun, intended: Intended, facts: Facts) -> Operation:
         facts=facts,
     )
     with transaction.atomic():
-        proposed = propose(lock(run.tenant_id, run.id), "turn-1/call-0", intended, AGENT)
+        again = services.may_ask_again(verdict, facts)
+        step = f"turn-1/call-{run.operations.count()}"
+        proposed = propose(lock(run.tenant_id, run.id), step, intended, AGENT, may_ask_again=again)
         services.submit(proposed.locked, verdict, facts, AGENT)
     return proposed.operation

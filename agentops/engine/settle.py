@@ -9,7 +9,7 @@ from agentops.sdk.errors import OperationRefused, Retryable, Terminal
 from agentops.sdk.values import Receipt
 from agentops.telemetry.logs import bind_contextvars
 from approvals.policy import evaluate
-from approvals.services import AUTHORITY, submit
+from approvals.services import AUTHORITY, may_ask_again, submit
 from operations import queries
 from operations.connectors.base import CheckFailed
 from operations.connectors.registry import CONNECTORS
@@ -90,7 +90,8 @@ def _record(
     if run.paused_at is not None:  # a paused run proposes nothing; the call is made again once it is resumed
         live.paused = True
         raise Waiting()
-    proposed = propose(run, step, intended, actor)
+    again = may_ask_again(verdict, intended.facts)
+    proposed = propose(run, step, intended, actor, may_ask_again=again)
     operation = proposed.operation
     if not proposed.is_new:
         return operation, None

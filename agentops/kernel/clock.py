@@ -1,5 +1,6 @@
 """The one clock: PostgreSQL's `agentops_now()`. Never the start of a transaction, never a worker's own clock."""
 
+import time
 from datetime import datetime
 from typing import cast
 
@@ -24,6 +25,14 @@ def now() -> datetime:
     with connection.cursor() as cursor:
         cursor.execute("SELECT agentops_now()")
         return cast(datetime, cursor.fetchone()[0])
+
+
+_SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def elapsed() -> float:
+    """Seconds on this machine's clock that nobody can set back and that goes on while the machine sleeps."""
+    return time.clock_gettime(_SINCE_BOOT)
 
 
 def refuse_moved_clock() -> None:

@@ -131,7 +131,7 @@ def a_refund():
         )
         with transaction.atomic():
             locked = AgentRun.objects.select_for_update().get(pk=run.pk)
-            proposed = propose(locked, f"turn-1/call-0/{order}", intended, SYSTEM)
+            proposed = propose(locked, f"turn-1/call-0/{order}", intended, SYSTEM, may_ask_again=bool)
             approval = submit(proposed.locked, verdict, facts, SYSTEM)
         return Operation.objects.get(pk=proposed.operation.pk), approval
 

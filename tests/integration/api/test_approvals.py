@@ -229,7 +229,12 @@ def test_warnings_are_told_in_words_with_the_operation_they_speak_of(caller, run
     )  # fmt: skip
     with transaction.atomic():
         locked = AgentRun.objects.select_for_update().get(pk=run.pk)
-        submit(propose(locked, "turn-1/call-0", intended, SYSTEM).locked, verdict, Facts(), SYSTEM)
+        submit(
+            propose(locked, "turn-1/call-0", intended, SYSTEM, may_ask_again=bool).locked,
+            verdict,
+            Facts(),
+            SYSTEM,
+        )
     warning = caller.get(f"/v1/runs/{run}").json()["pending_approvals"][0]["proposal"]["warnings"][0]
     assert set(warning) == {"code", "text", "operation_id"}
     assert (warning["code"], warning["operation_id"]) == ("same_target", str(first))

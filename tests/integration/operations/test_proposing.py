@@ -47,11 +47,12 @@ def test_what_has_succeeded_is_answered_with_its_receipt(stage):
     assert len(stage.refunds(order)) == 1
 
 
-def test_what_was_rejected_opens_the_next_occurrence_for_a_new_run_only(stage):
+def test_what_was_rejected_opens_the_next_occurrence_for_a_new_run_after_the_cool_down(stage):
     order = stage.order(LARGE)
     first = stage.ask_refund(order)
     stage.decide(stage.until_asked(first), stage.reviewer(), "reject")
     first = stage.carry_on(first)
+    stage.move_clock(24 * 3600 + 60)
     again = stage.ask_refund(order)
     stage.decide(stage.until_asked(again), stage.reviewer())
     stage.carry_on(again)

@@ -34,7 +34,7 @@ def ask(tenant: Tenant) -> AgentRun:
     }
     intended = intend(run, "refund.create", target="order:A-1", params=params, reference=str(run.id))
     with transaction.atomic():
-        proposed = propose(lock(tenant.id, run.id), "turn-1/call-0", intended, SYSTEM)
+        proposed = propose(lock(tenant.id, run.id), "turn-1/call-0", intended, SYSTEM, may_ask_again=bool)
         facts = Facts(fields=[Field("refunded", 0, 100, "money")])
         submit(proposed.locked, Verdict(Outcome.REQUIRE_APPROVAL, "ask", ("ask",)), facts, SYSTEM)
     return run

@@ -1,0 +1,267 @@
+"""Evidence: each answer speaks of its own request, is stored once and before anything else, and proves what it can."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from django.db import OperationalError
+
+from approvals.models import Approval
+from approvals.services import AUTHORITY, expire_due
+from operations import dispatch as dispatching
+from operations.connectors.base import Answer
+from operations.connectors.registry import CONNECTORS
+from operations.dispatch import depart, loaded, send
+from operations.evidence import key_lives, may_be_sent_again
+from operations.findings import Evidence, take
+from operations.models import Attempt, Finding, Incident
+from operations.reconcile import reconcile
+from operations.states import OperationStatus as S
+from operations.states import Source, Verdict
+from tests import factories
+
+STRIPE = CONNECTORS["stripe"]
+LEASE_SECONDS = 5 + 10 + 5  # to leave within, to be answered within, and a margin
+
+
+@pytest.fixture
+def order(ledger):
+    return ledger.order()
+
+
+def on_its_way(ledger, order):
+    """An operation whose attempt is committed, and whose worker died before its first byte left."""
+    with ledger.crashing("F1"):
+        ledger.ask(ledger.run(), order)
+    return ledger.operations(order)[0]
+
+
+def in_doubt(ledger, order):
+    """The same after its lease ran out, once it may mean something that nothing is found."""
+    made = on_its_way(ledger, order)
+    for _ in range(20):
+        if may_be_sent_again(made):
+            return made
+        made = reconcile_when_due(ledger, made)
+    raise AssertionError(f"{made.status} {made.error_code}")
+
+
+def reconcile_when_due(ledger, made):
+    ledger.move_clock(LEASE_SECONDS)
+    reconcile(made.id)
+    return loaded(made.id)
+
+
+def answered(verdict: Verdict, attempt: int, **more) -> Evidence:
+    return Evidence(Source.ANSWER, Answer(verdict, **more), attempt=attempt)
+
+
+def calls(ledger) -> int:
+    return ledger.provider.books()["calls"]
+
+
+def test_what_surely_never_left_is_no_doubt_even_if_it_is_said_after_the_lease(ledger, order, monkeypatch):
+    """A worker stopped between its attempt and its first byte: the sweep doubts it, then it wakes, too late to send."""
+    weaker = replace(STRIPE.abilities, honours_idempotency_keys=False, key_lifetime_seconds=0)
+    monkeypatch.setattr(type(STRIPE), "abilities", weaker)  # no key that would make up for a doubt
+    factories.policy(
+        ledger.tenant, "refund.create", [{"code": "a", "when": "true", "outcome": "require_approval"}]
+    )
+    ledger.ask(ledger.run(), order)
+    (made,) = ledger.operations(order)
+    approve(ledger, made)
+    departure = depart(loaded(made.id), AUTHORITY, worker="stopped")
+    ledger.move_clock(LEASE_SECONDS + 1)
+    reconcile(made.id)
+    made.refresh_from_db()
+    assert (made.status, made.in_doubt) == (S.ESCALATED, True)
+    before = calls(ledger)
+    made = send(replace(departure, send_by=departure.send_by - 6))
+    assert (made.status, made.in_doubt) == (S.APPROVED, False)
+    assert Finding.objects.get(operation=made, source="answer").code == "past_send_by"
+    assert calls(ledger) == before
+    assert not Incident.objects.filter(kind="outcome_unknown", closed_at=None).exists()
+    assert ledger.settle(made).status == S.SUCCEEDED
+    assert len(ledger.refunds(order)) == 1
+
+
+def approve(ledger, made) -> None:
+    from approvals.services import decide
+
+    approval = Approval.objects.get(operation=made, status="requested")
+    decide(
+        ledger.tenant.id, approval.id, reviewer=factories.person(ledger.tenant), verdict="approve", reason="Yes.",
+        proposal_digest=approval.proposal_digest, channel="rest",
+    )  # fmt: skip
+
+
+def test_a_no_to_an_earlier_request_moves_nothing_while_a_later_one_is_on_its_way(ledger, order):
+    made = in_doubt(ledger, order)
+    departure = depart(loaded(made.id), AUTHORITY, worker="two")
+    for verdict in (Verdict.NOT_SENT, Verdict.REFUSED, Verdict.UNKNOWN):
+        Finding.objects.filter(source="answer").exists() or take(made.id, answered(verdict, 1))
+        made.refresh_from_db()
+        assert (made.status, made.lease_owner) == (S.EXECUTING, "two")
+    assert send(departure).status == S.SUCCEEDED
+    assert len(ledger.refunds(order)) == 1
+
+
+def test_a_refusal_of_one_request_is_none_of_the_other(ledger, order):
+    """The first request is in doubt; "already refunded" to the second may be its echo."""
+    made = in_doubt(ledger, order)
+    departure = depart(loaded(made.id), AUTHORITY, worker="two")
+    made = take(made.id, answered(Verdict.REFUSED, departure.attempt, code="charge_already_refunded"))
+    assert (made.status, made.in_doubt) == (S.UNKNOWN, True)
+    made = take(made.id, answered(Verdict.NOT_SENT, 1))
+    assert made.status == S.APPROVED, (
+        "the first one never left: so the second one's no counts, and it is asked anew"
+    )
+
+
+def test_an_answer_is_on_record_once_however_often_its_commit_was_lost(ledger, order):
+    made = on_its_way(ledger, order)
+    for _ in range(3):
+        made = take(made.id, answered(Verdict.NOT_SENT, 1, code="rate_limit"))
+    assert Finding.objects.filter(operation=made, source="answer").count() == 1
+    assert made.status == S.APPROVED
+
+
+def test_an_outcome_is_stored_before_anything_else_however_long_postgresql_is_away(
+    ledger, order, monkeypatch
+):
+    real, met = dispatching.take, []
+
+    def away(*args):
+        met.append(time.monotonic())
+        if len(met) <= 8:
+            raise OperationalError("the connection is lost")
+        return real(*args)
+
+    monkeypatch.setattr(dispatching, "STORE_AGAIN_SECONDS", (0.001, 0.01))
+    monkeypatch.setattr(dispatching, "take", away)
+    before = calls(ledger)
+    receipt = ledger.ask(ledger.run(), order)
+    assert receipt.provider_ref == ledger.refunds(order)[0]["id"]
+    assert (len(met), calls(ledger)) == (9, before + 1)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.CONTRADICTION, Verdict.BUSY, Verdict.UNKNOWN])
+def test_evidence_between_the_look_and_the_claim_is_looked_at_first(ledger, order, monkeypatch, verdict):
+    made = in_doubt(ledger, order)
+    build, before = STRIPE.build, calls(ledger)
+
+    def built(call):
+        take(made.id, answered(verdict, 1))
+        return build(call)
+
+    monkeypatch.setattr(STRIPE, "build", built)
+    assert depart(loaded(made.id), AUTHORITY, worker="two") is None
+    assert Attempt.objects.filter(operation=made).count() == 1
+    assert calls(ledger) == before
+
+
+def test_what_contradicts_itself_is_never_sent_again_by_a_machine_even_if_it_is_not_found_later(
+    ledger, order
+):
+    made = on_its_way(ledger, order)
+    made = take(made.id, Evidence(Source.LOOK_UP, Answer(Verdict.CONTRADICTION, code="other_amount")))
+    before = calls(ledger)
+    made = ledger.settle(made)
+    assert (made.status, made.error_code) == (S.ESCALATED, "contradiction")
+    assert calls(ledger) == before
+
+
+def test_look_ups_that_contradict_end_with_a_person_and_one_alarm(ledger, order, monkeypatch):
+    made = on_its_way(ledger, order)
+    answer = Answer(Verdict.CONTRADICTION, code="two_effects")
+    monkeypatch.setattr(STRIPE, "look_up", lambda call: answer)
+    made = ledger.settle(made)
+    assert (made.status, made.error_code) == (S.ESCALATED, "look_ups_say_nothing")
+    assert Incident.objects.filter(kind="contradiction").count() == 1
+
+
+def test_a_person_who_was_asked_is_told_when_the_provider_says_it_after_all(ledger, order):
+    made = on_its_way(ledger, order)
+    made = take(made.id, Evidence(Source.LOOK_UP, Answer(Verdict.CONTRADICTION, code="other_amount")))
+    made = ledger.settle(made)
+    assert Incident.objects.filter(kind="outcome_unknown", closed_at=None).exists()
+    made = take(made.id, Evidence(Source.LOOK_UP, Answer(Verdict.ACCEPTED, provider_ref="re_1")))
+    assert (made.status, made.provider_ref) == (S.EXECUTING, "re_1")
+    assert not Incident.objects.filter(kind="outcome_unknown", closed_at=None).exists()
+    made = take(
+        made.id,
+        Evidence(Source.LOOK_UP, Answer(Verdict.APPLIED, provider_ref="re_1", receipt={"id": "re_1"})),
+    )
+    assert made.status == S.SUCCEEDED
+
+
+GARBAGE = ["re_" + "x" * 400, "re_\x00", "re_\ud800", "re_\u202e1"]
+
+
+@pytest.mark.parametrize("reference", GARBAGE, ids=["long", "nul", "surrogate", "bidi"])
+def test_a_yes_under_a_name_that_cannot_be_kept_is_a_contradiction_and_on_record(ledger, order, reference):
+    made = on_its_way(ledger, order)
+    garbage = {"provider_ref": reference, "receipt": {"id": reference, "more": [{"a": "\x00\udfff"}]}}
+    made = take(made.id, answered(Verdict.APPLIED, 1, code="\x00" * 99, detail=reference, **garbage))
+    assert (made.status, made.provider_ref) == (S.UNKNOWN, "")
+    found = Finding.objects.get(operation=made, source="answer")
+    assert (found.verdict, found.code) == ("contradiction", "unusable_reference")
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e300, -5.0])
+def test_a_provider_that_asks_to_wait_for_ever_is_asked_again_within_reason(ledger, order, seconds):
+    made = on_its_way(ledger, order)
+    made = take(made.id, answered(Verdict.NOT_SENT, 1, retry_after_seconds=seconds))
+    assert made.status == S.APPROVED
+    assert (made.next_attempt_at - made.updated_at).total_seconds() < 2 * 3_600
+
+
+def test_the_time_to_leave_is_over_on_this_machine_before_it_is_over_on_record(ledger, order, monkeypatch):
+    """The process is stopped between the two readings: its own clock was read first."""
+    factories.policy(
+        ledger.tenant, "refund.create", [{"code": "a", "when": "true", "outcome": "require_approval"}]
+    )
+    ledger.ask(ledger.run(), order)
+    (made,) = ledger.operations(order)
+    approve(ledger, made)
+    real = dispatching.now
+
+    def stopped_before():
+        time.sleep(0.2)
+        return real()
+
+    monkeypatch.setattr(dispatching, "now", stopped_before)
+    departure = depart(loaded(made.id), AUTHORITY, worker="one")
+    monkeypatch.undo()
+    left_on_record = (Attempt.objects.get(operation=made).send_by - real()).total_seconds()
+    assert departure.send_by - dispatching.elapsed() < left_on_record
+
+
+def test_a_key_is_not_trusted_for_longer_than_the_longest_flight_before_its_end(ledger, order, settings):
+    made = on_its_way(ledger, order)
+    left = 5 + 10 + 60
+    assert key_lives(made, made.key_expires_at - dispatching.timedelta(seconds=left + 1))
+    assert not key_lives(made, made.key_expires_at - dispatching.timedelta(seconds=left))
+    settings.AGENTOPS_SEND_SECONDS = 40
+    assert not key_lives(made, made.key_expires_at - dispatching.timedelta(seconds=left + 29))
+
+
+def test_a_question_is_withdrawn_where_a_late_answer_has_settled_it(ledger, order):
+    """The key's stored error was replayed, nothing was found, a rule asks anew; then the first request's answer comes."""
+    made = in_doubt(ledger, order)
+    departure = depart(loaded(made.id), AUTHORITY, worker="two")
+    take(made.id, answered(Verdict.SPENT, departure.attempt))
+    for _ in range(10):
+        if loaded(made.id).status == S.APPROVED:
+            break
+        reconcile_when_due(ledger, made)
+    factories.policy(
+        ledger.tenant, "refund.create", [{"code": "a", "when": "true", "outcome": "require_approval"}]
+    )
+    made = ledger.carry_on(loaded(made.id))
+    assert (made.status, made.generation) == (S.PENDING, 1)
+    made = take(made.id, answered(Verdict.APPLIED, 1, provider_ref="re_late", receipt={"id": "re_late"}))
+    assert made.status == S.SUCCEEDED
+    assert Approval.objects.get(operation=made).status == "requested"
+    assert expire_due() == 1
+    assert Approval.objects.get(operation=made).status == "withdrawn"
