@@ -1,167 +1,179 @@
-"""Try an agent without engine, database or model: its offline script, its real tools, and a book of what it proposed."""
+"""Try an agent without engine, database or model: its script, its real tools, a clock that is stepped, deaths on demand.
 
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+ctx = Rehearsal()
+ctx.die(during="refund.create")  # it has happened, and the process dies before it hears so
+told = rehearse(support, "Refund A-1001, it arrived damaged.", ctx)
+assert len([each for each in ctx.proposals if each.action == "refund.create"]) == 1
+"""
 
-from agentops.sdk.agents import Agent, Message
-from agentops.sdk.context import BoundLogger, Principal, Signal, StepContext, ToolContext
-from agentops.sdk.errors import DuplicateStep, JournalMismatch, SdkError, error_result
-from agentops.sdk.tools import digest_of
-from agentops.sdk.values import ChildRun, Receipt
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
 
+from agentops.sdk.agents import Agent, Call, Message, OfflineScript, Reply
+from agentops.sdk.errors import Retryable, SdkError, error_result
+from agentops.sdk.rehearsal import (
+    Answer,
+    Clock,
+    Died,
+    Outcome,
+    Proposal,
+    Rehearsal,
+    Started,
+    Waits,
+    answered,
+    succeed,
+    undecided,
+)
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """One call of `ctx.operation`, as the tool made it."""
+__all__ = [
+    "Answer",
+    "Clock",
+    "Died",
+    "Outcome",
+    "Proposal",
+    "Rehearsal",
+    "Started",
+    "Waits",
+    "answered",
+    "rehearse",
+    "scripted",
+    "succeed",
+    "undecided",
+]
 
-    action: str
-    target: str
-    params: dict[str, Any]
-    reference: str
-    key: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """One call of `ctx.run`, as the tool made it."""
-
-    agent: str
-    input: str
-    budget_cents: int | None
-    detached: bool
-    key: str | None
-
-
-Outcome = Callable[[Proposal], Receipt]
-Answer = Callable[[Started], ChildRun]
-
-
-def answered(child: Started) -> ChildRun:
-    """The ordinary answer of a run that was started: its input again."""
-    text = "" if child.detached else f"{child.agent}: {child.input}"
-    return ChildRun(run_id=f"run_{child.agent}", agent=child.agent, text=text)
-
-
-def succeed(proposal: Proposal) -> Receipt:
-    """The ordinary outcome: it happened, for the amount proposed."""
-    return Receipt(
-        operation_id=f"op_{proposal.reference}",
-        action=proposal.action,
-        target=proposal.target,
-        status="succeeded",
-        provider_ref=f"ref_{proposal.reference}",
-        amount_minor=proposal.params.get("amount_minor"),
-        currency=proposal.params.get("currency"),
-    )
+TOOL_TRIES = 3
+SAME_CALL_LIMIT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    id: str
+def scripted(*replies: Reply) -> OfflineScript:
+    """A model that gives these replies, one a turn."""
+
+    def script(conversation: Sequence[Message]) -> Reply:
+        asked = max(place for place, message in enumerate(conversation) if message.role == "user")
+        said = sum(message.role == "assistant" for message in conversation[asked:])
+        if said >= len(replies):
+            raise AssertionError(
+                f"The model was asked for a turn {said + 1}, and has {len(replies)} replies."
+            )
+        return replies[said]
+
+    return script
 
 
-class _Silent:
-    def bind(self, **fields: Any) -> BoundLogger:
-        return self
+def rehearse(
+    agent: Agent,
+    text: str,
+    ctx: Rehearsal,
+    *,
+    model: OfflineScript | None = None,
+    earlier: Sequence[tuple[str, str]] = (),
+) -> list[Message]:
+    """Play one request until it ends or waits, through as many lives as `ctx.die` asks for; returns the conversation.
 
-    def debug(self, event: str, **fields: Any) -> None: ...
-    def info(self, event: str, **fields: Any) -> None: ...
-    def warning(self, event: str, **fields: Any) -> None: ...
-    def error(self, event: str, **fields: Any) -> None: ...
+    With the same request again it goes on where it waited: advance `ctx.clock`, or set another `ctx.outcome`. `earlier` are
+    the requests before it in its conversation, each with its answer. An exception of a tool that is no SdkError is raised.
+    """
+    script = model or agent.offline
+    if script is None:
+        raise ValueError(f"Agent {agent.name} has no offline script to rehearse: pass `model`.")
+    run = _Run(agent, text, ctx, script, earlier)
+    if ctx.journal.get("request") != (agent.name, text):
+        ctx.forget()
+        ctx.journal["request"] = (agent.name, text)
+        ctx.journal["began"] = ctx.clock.now
+    while True:
+        ctx.lives += 1
+        try:
+            conversation = run.live()
+        except Died:
+            continue
+        return conversation
 
 
 @dataclass
-class Rehearsal:
-    """A context in memory. Steps are kept between calls, so calling a tool again rehearses a crash."""
+class _Run:
+    agent: Agent
+    text: str
+    ctx: Rehearsal
+    script: OfflineScript
+    earlier: Sequence[tuple[str, str]]
 
-    outcome: Outcome = succeed
-    answer: Answer = answered
-    principal: Principal = field(default_factory=lambda: Principal(tenant="acme", actor="user:rehearsal"))
-    run_id: str = "run_rehearsal"
-    call_id: str = "turn-1/call-0"
-    signal: Signal = field(default_factory=threading.Event)
-    log: BoundLogger = field(default_factory=_Silent)
-    proposals: list[Proposal] = field(default_factory=list)
-    children: list[Started] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-    _journal: dict[str, tuple[str, Any]] = field(default_factory=dict)
-    _seen: set[str] = field(default_factory=set)
+    def live(self) -> list[Message]:
+        """One life: what is in the journal is read back, the rest is done."""
+        steps = 0
+        conversation = [message for pair in self.earlier for message in _exchange(*pair)]
+        conversation.append(Message("user", self.text))
+        asked: list[tuple[Call, ...]] = []
+        for turn in count(1):
+            if code := self._limit(steps):
+                return self._end(conversation, "failed", code)
+            if len(asked) >= SAME_CALL_LIMIT and len(set(map(repr, asked[-SAME_CALL_LIMIT:]))) == 1:
+                return self._end(conversation, "waiting", waits=["operator"])
+            reply = self._reply(f"turn-{turn}", conversation)
+            conversation.append(Message("assistant", reply.text))
+            if not reply.calls:
+                return self._end(conversation, "completed")
+            told = list(self._results(f"turn-{turn}", reply.calls))
+            conversation += [message for message in told if isinstance(message, Message)]
+            waits = [kind for kind in told if isinstance(kind, str)]
+            if waits:
+                return self._end(conversation, "waiting", waits=waits)
+            asked.append(reply.calls)
+            steps += 1 + len(reply.calls)
+        raise AssertionError("unreachable")
 
-    def begin(self, call_id: str) -> None:
-        """A new life of this call: names may be used again, completed steps answer."""
-        self.call_id = call_id
-        self._seen.clear()
+    def _limit(self, steps: int) -> str:
+        limits = self.agent.limits
+        if self.ctx.clock.now - self.ctx.journal["began"] >= limits.deadline_seconds:
+            return "deadline"
+        return "step_limit" if steps >= limits.steps else ""
 
-    def step[*Ts, R](
-        self, name: str, fn: Callable[[StepContext, *Ts], R], *args: *Ts, key: str | None = None
-    ) -> R:
-        step_key = f"{self.call_id}/{key or name}"
-        if step_key in self._seen:
-            raise DuplicateStep(f"Step {step_key} was done already in this call: give key= inside a loop.")
-        self._seen.add(step_key)
-        digest = digest_of([repr(arg) for arg in args])
-        if step_key not in self._journal:
-            self._journal[step_key] = digest, fn(_Step(step_key), *args)
-        recorded, result = self._journal[step_key]
-        if recorded != digest:
-            raise JournalMismatch(f"Step {step_key} was recorded with other arguments.")
-        return result  # type: ignore[no-any-return]
+    def _end(
+        self, conversation: list[Message], status: str, code: str = "", *, waits: Sequence[str] = ()
+    ) -> list[Message]:
+        self.ctx.status, self.ctx.error_code, self.ctx.blocked_on = status, code, frozenset(waits)
+        return conversation
 
-    def operation(
-        self, action: str, *, target: str, params: dict[str, Any], reference: str, key: str | None = None
-    ) -> Receipt:
-        proposal = Proposal(action, target, params, reference, key)
-        self.proposals.append(proposal)
-        return self.outcome(proposal)
+    def _reply(self, place: str, conversation: list[Message]) -> Reply:
+        def ask() -> Reply:
+            self.ctx.turns += 1
+            return self.script(conversation)
 
-    def run(
-        self,
-        agent: Agent | str,
-        input: str,
-        *,
-        budget_cents: int | None = None,
-        detached: bool = False,
-        key: str | None = None,
-    ) -> ChildRun:
-        name = agent if isinstance(agent, str) else agent.name
-        child = Started(name, input, budget_cents, detached, key)
-        self.children.append(child)
-        return self.answer(child)
+        return self.ctx.once(place, ask)
 
-    def progress(self, text: str) -> None:
-        self.lines.append(text)
+    def _results(self, turn: str, calls: Sequence[Call]) -> Iterator[Message | str]:
+        """Of each call its result, or what it waits for: all of a turn's calls are made before the run waits."""
+        for index, call in enumerate(calls):
+            place = f"{turn}/call-{index}"
+            try:
+                ok, result = self.ctx.once(place, partial(self._call, place, call))
+            except Waits as waits:
+                yield waits.kind
+            else:
+                yield Message("tool", tool=call.tool, args=call.args, result=result, ok=ok)
 
-    def sleep(self, seconds: float) -> None:
-        self.lines.append(f"slept {seconds} s")
-
-    def identity_headers(self, audience: str, target: str | None = None) -> dict[str, str]:
-        return {"Txn-Token": f"rehearsal {audience} {target or ''}".strip()}
-
-
-def rehearse(agent: Agent, text: str, ctx: Rehearsal, *, max_turns: int = 10) -> list[Message]:
-    """The whole conversation of the offline script about one request; the last message is the answer."""
-    if agent.offline is None:
-        raise ValueError(f"Agent {agent.name} has no offline script to rehearse.")
-    conversation = [Message("user", text)]
-    for turn in range(1, max_turns + 1):
-        reply = agent.offline(conversation)
-        conversation.append(Message("assistant", reply.text))
-        if not reply.calls:
-            return conversation
-        for index, call in enumerate(reply.calls):
-            ctx.begin(f"turn-{turn}/call-{index}")
-            ok, result = _answer(agent, call.tool, call.args, ctx)
-            conversation.append(Message("tool", tool=call.tool, args=call.args, result=result, ok=ok))
-    raise AssertionError(f"Agent {agent.name} gave no answer in {max_turns} turns.")
+    def _call(self, place: str, call: Call) -> tuple[bool, object]:
+        tool = self.agent.tool(call.tool)
+        if tool is None:
+            raise AssertionError(f"Agent {self.agent.name} called {call.tool}, which it does not have.")
+        if tool.effect == "undeclared" and place in self.ctx.begun:
+            words = "The call was interrupted; it may or may not have happened."
+            return False, {"error": {"code": "interrupted", "message": words}}
+        self.ctx.begun.add(place)
+        for attempt in count(1):
+            self.ctx.begin(place, tool)
+            try:
+                return True, tool.dump(tool(self.ctx, **tool.bind(call.args)))
+            except Retryable as error:
+                if attempt == TOOL_TRIES:
+                    return False, error_result(error)
+                self.ctx.clock.advance(error.retry_after_seconds or 2.0 ** (attempt - 1))
+            except SdkError as error:
+                return False, error_result(error)
+        raise AssertionError("unreachable")
 
 
-def _answer(agent: Agent, name: str, args: dict[str, Any], ctx: ToolContext) -> tuple[bool, Any]:
-    tool = agent.tool(name)
-    if tool is None:
-        raise AssertionError(f"Agent {agent.name} called {name}, which it does not have.")
-    try:
-        return True, tool.dump(tool(ctx, **tool.bind(args)))
-    except SdkError as error:
-        return False, error_result(error)
+def _exchange(asked: str, answer: str) -> tuple[Message, Message]:
+    return Message("user", asked), Message("assistant", answer)

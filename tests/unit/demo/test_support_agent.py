@@ -7,7 +7,7 @@ import pytest
 
 from agentops.demo.support_agent import support
 from agentops.sdk import Message, OperationRefused, Receipt
-from agentops.sdk.testing import Proposal, Rehearsal, rehearse, succeed
+from agentops.sdk.testing import Proposal, Rehearsal, rehearse, succeed, undecided
 from tests.unit.demo.shop_server import Shop, order, serving
 
 
@@ -234,7 +234,44 @@ def test_a_second_life_proposes_what_the_first_one_saw(shop: Shop):
     shop.answers["/orders/A-1001"] = (200, order("A-1001", 1, charge="ch_other"))
     ctx.begin(ctx.call_id)
     refund(ctx, **arguments)
-    assert ctx.proposals[0] == ctx.proposals[2]
+    assert [proposal.action for proposal in ctx.proposals] == ["refund.create", "mail.send"]
+    assert ctx.proposals[0].params["charge"] == "ch_A-1001"
+
+
+MOMENTS = [
+    {moment: place}
+    for moment in ("before", "during", "after")
+    for place in (
+        "turn-1",
+        "turn-1/call-0",
+        "turn-3/call-0",
+        "order",
+        "refund.create",
+        "receipt-mail",
+        "turn-4",
+    )
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=str)
+def test_whenever_the_process_dies_one_refund_and_one_mail_are_proposed(shop: Shop, moment: dict[str, str]):
+    ctx = Rehearsal()
+    ctx.die(**moment)
+    told = rehearse(support, "Refund A-1001, it arrived damaged.", ctx)
+    assert "129.00 EUR" in told[-1].text
+    assert [proposal.action for proposal in ctx.proposals] == ["refund.create", "mail.send"]
+    assert ctx.turns == 4 + (moment in ({"during": "turn-1"}, {"during": "turn-4"}))
+
+
+def test_a_refund_waits_for_a_person_as_long_as_it_takes(shop: Shop):
+    ctx = Rehearsal(outcome=undecided)
+    rehearse(support, "Refund A-1001", ctx)
+    assert (ctx.status, ctx.blocked_on) == ("waiting", {"approval"})
+    ctx.clock.advance(3 * 24 * 3600)
+    ctx.outcome = succeed
+    told = rehearse(support, "Refund A-1001", ctx)
+    assert (ctx.status, len(ctx.proposals), ctx.turns) == ("completed", 2, 4)
+    assert "129.00 EUR" in told[-1].text
 
 
 def test_a_lowered_refund_is_told_as_it_happened(shop: Shop):
