@@ -3,7 +3,7 @@
 from datetime import timedelta
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from agentops.kernel.clock import Now, now
 from agentops.kernel.transitions import LostRace, swap
@@ -21,21 +21,33 @@ from .states import OperationStatus, Source, Verdict
 log = logger(__name__)
 
 LOOK_UP_LEASE_SECONDS = 30
+OTHER_RELEASE_SECONDS = 10.0  # for a worker of the operation's release to have taken it
 
 
 def due(limit: int = 32) -> list[UUID]:
     """Operations that a machine should look at now: to be sent, to be looked up, or left by a dead worker."""
-    rows = Operation.objects.filter(
-        status__in=[OperationStatus.APPROVED, OperationStatus.EXECUTING, OperationStatus.UNKNOWN],
-        next_attempt_at__lte=Now(),
-    )
     held = Q(status=OperationStatus.APPROVED, run__paused_at__isnull=False)  # until the run is resumed
-    here = Q(
-        *(Q(action=action.name, action_version=action.version) for action in ACTIONS.values()),
-        _connector=Q.OR,
-    )  # of another version only a worker of its release knows what to send
-    rows = rows.exclude(held).filter(here)
-    return list(rows.order_by("next_attempt_at").values_list("id", flat=True)[:limit])
+    rows = _due().filter(_of_this_release()).exclude(held).order_by("next_attempt_at")
+    return list(rows.values_list("id", flat=True)[:limit])
+
+
+def waiting_for_another_release(limit: int = 32) -> list[UUID]:
+    """Runs that wait, as if for a provider, for an operation that no worker has touched: it is of a version that is not here."""
+    late = _due(OTHER_RELEASE_SECONDS).exclude(_of_this_release())
+    sleeps = Q(run__ready_at=None) | Q(run__ready_at__gt=Now())
+    asleep = late.filter(sleeps, run__needs=[], run__lease_owner=None, run__ending="")
+    return list(asleep.order_by("run_id").values_list("run_id", flat=True).distinct()[:limit])
+
+
+def _due(seconds: float = 0.0) -> QuerySet[Operation]:
+    alive = [OperationStatus.APPROVED, OperationStatus.EXECUTING, OperationStatus.UNKNOWN]
+    return Operation.objects.filter(status__in=alive, next_attempt_at__lte=Now() - timedelta(seconds=seconds))
+
+
+def _of_this_release() -> Q:
+    """Only a worker that has an operation's version of its action knows what to send, and how to read what comes back."""
+    versions = (Q(action=action.name, action_version=action.version) for action in ACTIONS.values())
+    return Q(*versions, _connector=Q.OR)
 
 
 def carry_on(operation_id: UUID, authority: Authority, *, worker: str) -> Operation:

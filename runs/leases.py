@@ -166,17 +166,19 @@ SELECT * FROM run
 """
 
 # Parking rests on counters, never on a subquery: a message that this life has not read has raised `inbox_seq`. A run that parks
-# for a person says why: its code and sentence stand on the row until the next claim.
+# for a person says why: its code and sentence stand on the row until the next claim. One that needs another worker parks over
+# messages too: they wait for that worker.
 PARK = f"""
 WITH run AS (
   UPDATE runs_agentrun SET
     lease_owner = NULL, lease_expires_at = NULL, ready_at = %(ready_at)s::timestamptz,
     blocked_on = %(blocked_on)s::varchar[], needs = %(needs)s::varchar[],
     status = CASE WHEN 'approval' = ANY(%(blocked_on)s::varchar[]) THEN 'waiting_for_approval' ELSE 'running' END,
-    version = version + 1, crash_count = 0, inbox_taken = %(inbox_read)s, error_code = %(error_code)s,
+    version = version + 1, crash_count = 0, error_code = %(error_code)s,
+    inbox_taken = CASE WHEN %(needs)s::varchar[] = '{{}}' THEN %(inbox_read)s ELSE inbox_taken END,
     error_detail = %(error_detail)s, last_event_seq = last_event_seq + cardinality(%(event_types)s::text[])
   WHERE id = %(run_id)s AND lease_owner = %(owner)s AND lease_epoch = %(epoch)s AND ending = ''
-    AND inbox_seq = %(inbox_read)s
+    AND (inbox_seq = %(inbox_read)s OR NOT %(needs)s::varchar[] = '{{}}')
   RETURNING id, tenant_id, last_event_seq
 ), written AS ({INSERT_FROM_RUN})
 SELECT id FROM run

@@ -21,9 +21,10 @@ from agentops.telemetry.logs import bound_contextvars, logger
 from agentops.telemetry.metrics import CANCEL_SECONDS
 from approvals.services import AUTHORITY
 from operations.hooks import take_left
-from operations.reconcile import carry_on, due
+from operations.reconcile import carry_on, due, waiting_for_another_release
 from runs.events import Event
 from runs.hints import Hints
+from runs.services import wake
 from runs.wakeups import CONTROL_GROUP
 
 from . import aftermath, agent_loop, control, inbox
@@ -343,9 +344,11 @@ class Driver:
             self._told_busy = bool(busy)
 
     async def _take_up(self) -> None:
-        """Runs that were parked for what this release has are nobody's but ours to go on with."""
+        """Runs that were parked for what this release has go on here; those that wait for what no release has say so."""
         if not self.draining and await self.ledger.have_needed(self.pool_name):
             self._wake.set()
+        for run_id in await self._in_thread(waiting_for_another_release):
+            await self._in_thread(partial(wake, run_id, "operation", {}))
 
     async def _outside(self) -> None:
         """Ends that nobody was told of, messages that were left, and operations that are due, whoever proposed them."""
