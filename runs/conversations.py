@@ -38,6 +38,12 @@ def locked(principal: Principal, external_id: str | None) -> Conversation | None
     return rows.get()
 
 
+def again(run: AgentRun) -> Conversation | None:
+    """The conversation of a run that is retried, locked after that run: nothing waits for a run that has ended."""
+    rows = Conversation.objects.select_for_update(no_key=True)
+    return rows.get(pk=run.conversation_id) if run.conversation_id is not None else None
+
+
 def unended(conversation: Conversation) -> QuerySet[AgentRun]:
     """Its runs that have not ended, in their order; as long as there is one, a new one waits."""
     return conversation.runs.exclude(status__in=TERMINAL).order_by("id")

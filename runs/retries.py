@@ -7,12 +7,12 @@ from django.db import IntegrityError, transaction
 from agentops.audit.entries import Actor, record
 from agentops.kernel import sealed
 from agentops.kernel.clock import now
-from agentops.kernel.ids import uuid7
+from agentops.kernel.ids import uuid7_after
 from agentops.kernel.problems import Conflict
 from agentops.sdk.agents import Agent
 from agentops.tenancy import vault
 
-from . import wakeups
+from . import conversations, wakeups
 from .events import Event, append
 from .holds import require_agent
 from .models import AgentRun
@@ -30,7 +30,10 @@ def start_again(
     Raises AgentPaused, Conflict (dedupe_key_taken).
     """
     require_agent(source.tenant_id, source.agent)
-    run_id = uuid7()
+    conversation = conversations.again(source)
+    newest = conversation.runs.order_by("-id").first() if conversation else None
+    before = conversations.unended(conversation).exists() if conversation else False
+    run_id = uuid7_after(newest.id if newest else None)
     key = vault.opened(source.data_key_id)
     asked = sealed.seal_json(key, input_place(run_id), {"text": input_text(source)})
     try:
@@ -56,6 +59,9 @@ def start_again(
                 max_steps=_left(source.max_steps, source.steps_taken),
                 deadline_at=now() + timedelta(seconds=agent.limits.deadline_seconds),
                 trace_id=source.trace_id,
+                slice_microusd=None if source.tenant.budget_microusd is None else 0,
+                aftermath=conversation is not None,
+                **({"ready_at": None} if before else {}),
             )
     except IntegrityError as error:
         if "run_dedupe_key_active_once" not in str(error):

@@ -228,9 +228,7 @@ class RunLedger:
                         self.owner,
                         row["lease_epoch"],
                         row["agent"],
-                        inbox_read=row[
-                            "inbox_seq"
-                        ],  # whatever it was told waits for a worker that has the agent
+                        inbox_read=row["inbox_taken"],
                     )
                 )
                 continue

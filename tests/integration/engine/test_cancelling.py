@@ -1,17 +1,24 @@
 """Cancelling: nothing new begins, what was not sent never will be, what was sent is followed; the receipt says which."""
 
 import threading
+import time
 
 import pytest
 
 from agentops.audit.entries import Actor
 from agentops.audit.models import AuditEntry
+from agentops.engine import driver as engine
 from agentops.engine.control import AlreadyEnded, cancel_run
+from agentops.engine.pause import pause_run
+from agentops.engine.standing import busy_calls, standing
 from agentops.kernel.problems import NotFound
+from agentops.sdk import Retryable
+from agentops.telemetry.metrics import CANCEL_SECONDS
 from approvals.models import Approval
 from approvals.services import AUTHORITY
 from operations.dispatch import depart, loaded, send
 from runs.models import AgentRun
+from runs.queries import cancelled_and_alive
 from tests import factories
 from tests.stage import LARGE, eventually, operation, story, types
 
@@ -193,3 +200,136 @@ def test_an_end_and_a_decision_at_the_same_moment_have_one_outcome(stage):
         assert len(stage.refunds(order)) == (1 if made.status == "succeeded" else 0)
         statuses = [data["status"] for type, data in story(run) if type == "approval.decided"]
         assert statuses == [approval.status]
+
+
+# --- The public reports ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.case("H-1")
+def test_a_run_that_waits_for_its_next_try_makes_none_after_the_cancel(stage, test_agent):
+    """Its next try is in five minutes; it is cancelled, and ten pass. ("Newest wins" on a concurrency key is a later order's.)"""
+    tries = []
+
+    def work(ctx):
+        tries.append(1)
+        raise Retryable("Not now.", retry_after_seconds=300)
+
+    run = stage.carry_on(stage.start("x", test_agent(work)), lambda row: row.blocked_on == ["timer"])
+    assert (run.lease_owner, run.ready_at is None) == (None, False)
+    cancel(stage, run)
+    stage.move_clock(600)
+    sentinel = stage.carry_on(stage.start("Where is order A-1001?"))
+    row = AgentRun.objects.get(pk=run.pk)
+    assert (sentinel.is_terminal, tries, row.status, row.ready_at) == (True, [1], "cancelled", None)
+    assert types(run)[-2:] == ["run.cancel_requested", "run.cancelled"]
+
+
+@pytest.mark.case("H-2")
+def test_a_tool_that_ignores_the_signal_is_shown_as_still_busy_and_its_write_stopped(stage, test_agent):
+    """One that looks stops within two seconds, one that is blocked in HTTP is aborted; see the tests above and of the SDK."""
+    entered, goon, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def ignores(ctx):
+        entered.set()
+        goon.wait(30)
+        try:
+            ctx.step("write", lambda step: "written")
+        finally:
+            ended.set()
+
+    run = stage.start("x", test_agent(ignores, timeout_seconds=60.0))
+    stage.driver()
+    assert entered.wait(10)
+    cancel(stage, run)
+    eventually(lambda: busy_calls(run) == 1, "its worker says so")
+    row = AgentRun.objects.get(pk=run.pk)
+    assert standing(row) == ["Stopping, 1 step still busy; nothing that it does is kept."]
+    goon.set()
+    assert ended.wait(10)
+    eventually(lambda: busy_calls(run) == 0, "its worker takes it back")
+    assert standing(row) == []
+    assert not run.steps.filter(name="write").exists()
+    assert last_is_terminal(run)
+
+
+@pytest.mark.case("H-3")
+def test_a_cancel_is_true_in_every_state_and_one_that_does_not_come_to_its_end_alerts(stage, test_agent):
+    """Queued, waiting for people, backing off, paused, waiting for a child: at once. With something sent: when that is settled."""
+
+    def backs_off(ctx):
+        raise Retryable("Not now.", retry_after_seconds=300)
+
+    waiting = stage.ask_refund(stage.order(LARGE))
+    stage.until_asked(waiting)
+    backing_off = stage.carry_on(
+        stage.start("x", test_agent(backs_off)), lambda row: row.blocked_on == ["timer"]
+    )
+    stage.rest()
+    queued, paused, parent = (stage.start("Where is order A-1001?") for _ in range(3))
+    pause_run(stage.tenant.id, paused.id, actor=EMIL, reason="x")
+    child = stage.start("Where is order A-1001?")
+    AgentRun.objects.filter(pk=child.pk).update(parent=parent, root=parent)
+    for run in (queued, waiting, backing_off, paused, parent):
+        receipt = cancel(stage, run)
+        assert (receipt.run.status, receipt.has_open_effects) == ("cancelled", False), run
+    child.refresh_from_db()
+    assert (child.status, child.error_code) == ("cancelled", "parent_cancelled")
+    stage.provider.fault("commit_then_drop", times=1, door="payments")
+    order = stage.order()
+    sent = stage.carry_on(
+        stage.ask_refund(order), lambda row: row.operations.filter(status="unknown").exists()
+    )
+    stage.rest()
+    cancel(stage, sent)
+    row = AgentRun.objects.get(pk=sent.pk)
+    assert (row.status, row.ending, row.blocked_on) == ("running", "cancelled", ["operation"])
+    assert "Stopping: 1 operation sent and not settled." in standing(row)
+    assert not cancelled_and_alive().exists()
+    stage.move_clock(61)
+    assert [each.pk for each in cancelled_and_alive()] == [sent.pk]
+    assert stage.as_time_passes(sent).status == "cancelled"
+    assert not cancelled_and_alive().exists()
+
+
+@pytest.mark.case("H-4")
+def test_of_forty_runs_of_one_agent_one_is_cancelled_with_its_own_child(stage):
+    globex = factories.tenant("globex")
+    runs = [stage.start("Where is order A-1001?") for _ in range(30)]
+    theirs = [factories.run(globex) for _ in range(10)]
+    AgentRun.objects.filter(pk=runs[8].pk).update(parent=runs[7], root=runs[7])
+    cancel(stage, runs[7])
+    ended = set(AgentRun.objects.filter(status="cancelled").values_list("pk", flat=True))
+    assert ended == {runs[7].pk, runs[8].pk}
+    assert AgentRun.objects.filter(status="queued").count() == len(runs) + len(theirs) - 2
+    told = AuditEntry.objects.filter(verb="run.cancelled").order_by("id")
+    assert [entry.object_id for entry in told] == [runs[7].public_id, runs[8].public_id]
+
+
+@pytest.mark.case("H-8")
+def test_the_signal_comes_within_two_seconds_whatever_the_lease_and_without_a_look(
+    stage, test_agent, settings, monkeypatch
+):
+    """Workers look once a minute here, so what comes in time is the hint; the time that it took is measured."""
+    monkeypatch.setattr(engine, "HOUSE_SECONDS", 60.0)
+    entered, signalled = threading.Event(), []
+
+    def work(ctx):
+        entered.set()
+        eventually(ctx.signal.is_set, "the signal", 20)
+        signalled.append(time.monotonic())
+
+    name = test_agent(work, timeout_seconds=60.0)
+    before = CANCEL_SECONDS.count, CANCEL_SECONDS.total
+    for lease_seconds in (30, 300):
+        settings.AGENTOPS_LEASE_SECONDS = lease_seconds
+        entered.clear()
+        run = stage.start("x", name)
+        if not stage.drivers:
+            stage.driver()
+        assert entered.wait(20)
+        clicked = time.monotonic()
+        cancel(stage, run)
+        eventually(lambda: len(signalled) > (lease_seconds == 300), "it is told", 10)
+        assert signalled[-1] - clicked < 5, "two seconds, and what a busy machine takes"
+    eventually(lambda: CANCEL_SECONDS.count == before[0] + 2, "both were measured")
+    assert CANCEL_SECONDS.total - before[1] < 10

@@ -157,7 +157,6 @@ def test_an_operation_of_another_version_is_neither_sent_nor_failed(stage, monke
         ACTIONS["refund.create"].version,
         AgentRun.objects.values("ready_at", "needs", "blocked_on", "lease_owner", "ending"),
     )
-    from operations.reconcile import due, waiting_for_another_release
 
     row = stage.carry_on(run, parked)
     assert row.needs == [f"action:refund.create@{now.version}"]
