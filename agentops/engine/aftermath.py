@@ -8,6 +8,7 @@ from contextlib import suppress
 from uuid import UUID
 
 from agentops.audit.entries import SYSTEM
+from agentops.kernel.sealed import CannotUnseal
 from operations.moves import retried
 from runs import budgets, conversations
 from runs.models import AgentRun
@@ -54,6 +55,9 @@ def _settle(ended: AgentRun) -> None:
         return
     budgets.give_back(holders)
     if run.parent_id is not None and not run.detached:
-        told = {"step": run.parent_step, "agent": run.agent, "outcome": children.ended(run)}
-        wake(run.parent_id, "child", told, dedupe_key=run.public_id)
+        with suppress(
+            CannotUnseal
+        ):  # the subject was erased: there is nothing to tell, and nobody to read it
+            told = {"step": run.parent_step, "agent": run.agent, "outcome": children.ended(run)}
+            wake(run.parent_id, "child", told, dedupe_key=run.public_id)
     AgentRun.objects.filter(pk=run.pk).update(aftermath=False)

@@ -355,7 +355,10 @@ class Driver:
         if self.draining:
             return
         for run_id in await self._in_thread(aftermath.due):
-            await self._in_thread(partial(aftermath.tell, run_id))
+            try:
+                await self._in_thread(partial(aftermath.tell, run_id))
+            except Exception:  # one that cannot be told now must not hold up the others
+                log.exception("end_untold", run_id=show("run", run_id))
         await self._in_thread(take_left)
         for operation_id in await self._in_thread(due):
             if operation_id not in self._operations:

@@ -4,16 +4,23 @@ import re
 import threading
 
 import pytest
+from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
+from pydantic import BaseModel
 
 from agentops.audit.entries import SYSTEM
+from agentops.engine import aftermath
 from agentops.engine.control import cancel_run
+from agentops.sdk import Agent, Call, Reply, tool
+from agentops.sdk.agents import separate_registry
 from approvals.services import AUTHORITY, expire_due
 from operations.dispatch import depart, loaded, send
 from operations.reconcile import carry_on
 from operations.settlement import Says, settle
 from operations.states import PersonsVerdict
+from runs import budgets
+from runs.models import AgentRun
 from tests import factories
 from tests.stage import LARGE, SMALL
 
@@ -99,12 +106,62 @@ def play(stage) -> None:
     assert expired.status == "expired"
 
 
-def test_every_service_takes_its_locks_in_the_one_order(stage, taken):
-    play(stage)
+def play_families(stage) -> None:
+    """A child that asks a person, its parent's end, slices of the tenant's budget, a follow-up that waits."""
+    factories.policy(stage.tenant, "note.add", factories.ASK)
+    stage.tenant.budget_microusd = 1_000_000
+    stage.tenant.save()
+    parent = stage.start("x", "starter")
+    stage.carry_on(parent, lambda row: row.blocked_on == ["child"])
+    child = stage.until_asked(parent.children.get()).operation.run
+    stage.rest()
+    for run in (child, parent):
+        with transaction.atomic():
+            assert budgets.take_slice(budgets.lineage(run), 1_000)
+    cancel_run(stage.tenant.id, parent.id, actor=SYSTEM, reason="x")
+    client = factories.principal(stage.tenant)
+    talk = [
+        factories.run(client, f"Add a note: {n}", name="assistant", conversation_id="c") for n in range(2)
+    ]
+    cancel_run(stage.tenant.id, talk[0].id, actor=SYSTEM, reason="x")
+    for run_id in aftermath.due():
+        aftermath.tell(run_id)
+    assert AgentRun.objects.get(pk=talk[1].pk).ready_at
+
+
+@pytest.fixture
+def starter():
+    class Said(BaseModel):
+        text: str
+
+    @tool(repeatable=True)
+    def begin(ctx) -> Said:
+        """Start another."""
+        return Said(text=ctx.run("assistant", "Add a note: from a child").text)
+
+    with separate_registry():
+        yield Agent(
+            "starter", instructions="x", tools=[begin], offline=lambda told: Reply("", (Call("begin", {}),))
+        )
+
+
+def test_families_and_conversations_take_their_locks_in_the_one_order(stage, starter, taken):
+    play_families(stage)
+    assert_ordered(taken)
+    assert any(order[:2] == ("runs_slot", "runs_agentrun") for order in taken)
+    assert any(order[:2] == ("runs_conversation", "runs_agentrun") for order in taken)
+
+
+def assert_ordered(taken: set[tuple[str, ...]]) -> None:
     orders = {order for order in taken if len(order) > 1}
     unknown = {table for order in orders for table in order if table not in ORDER}
     assert not unknown, unknown
-    wrong = [order for order in orders if sorted(order, key=ORDER.index) != list(order)]
-    assert wrong == []
+    assert [order for order in orders if sorted(order, key=ORDER.index) != list(order)] == []
+
+
+def test_every_service_takes_its_locks_in_the_one_order(stage, taken):
+    play(stage)
+    assert_ordered(taken)
+    orders = {order for order in taken if len(order) > 1}
     assert any("approvals_approval" in order for order in orders)
     assert any("operations_target" in order for order in orders)

@@ -6,6 +6,7 @@ import pytest
 
 from agentops.audit.entries import SYSTEM
 from agentops.engine.control import cancel_run, fail_run
+from agentops.engine.pause import pause_run, resume_run
 from agentops.sdk import Agent, Reply
 from agentops.sdk.agents import separate_registry
 from runs import conversations
@@ -81,6 +82,15 @@ def test_nothing_but_its_turn_makes_a_waiting_one_due(stage, client, parrot):
     assert (seen(first), seen(second)) == (("queued", True), ("queued", False))
     assert answer(stage.carry_on(second)).endswith("user: two")
     assert AgentRun.objects.get(pk=second.pk).inbox_taken == 2
+
+
+def test_a_pause_of_a_waiting_one_does_not_let_it_jump_the_queue(stage, client, parrot):
+    first, second = say(client, "one"), say(client, "two")
+    pause_run(stage.tenant.id, second.id, actor=SYSTEM, reason="x")
+    resume_run(stage.tenant.id, second.id, actor=SYSTEM, reason="x")
+    assert (seen(first), seen(second)) == (("queued", True), ("queued", False))
+    assert answer(stage.carry_on(second)).endswith("user: two")
+    assert AgentRun.objects.get(pk=first.pk).status == "completed"
 
 
 def test_of_first_requests_at_the_same_moment_one_begins(stage, client, parrot):
