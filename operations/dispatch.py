@@ -19,13 +19,15 @@ from agentops.kernel.transitions import LostRace
 from agentops.telemetry.logs import bound_contextvars, logger
 from agentops.tenancy import vault
 from agentops.tenancy.models import Tenant
+from runs.services import waits_for
+from runs.states import BlockedOn
 
 from .connectors.base import Answer, Call, CheckFailed, Facts, PastSendBy, Request
 from .connectors.registry import ACTIONS, CONNECTORS
 from .evidence import SEND_WITHIN_SECONDS, flight_seconds, may_be_sent_again
 from .findings import Evidence, escalate, look_again, take
 from .grades import declared
-from .incidents import open_incident
+from .incidents import CREDENTIAL_CODES, open_incident
 from .models import Attempt, Connection, Operation
 from .moves import Locked, lock, move, retried
 from .services import credential, digest_of, params, remember_facts
@@ -194,6 +196,8 @@ def _claim(
     if ready is None or not authority.spend(operation):
         return None
     remember_facts(operation.target, ready.facts)
+    for run in locked.runs.values():
+        waits_for(run, BlockedOn.CREDENTIAL, False)
     return commit_attempt(locked, ready.call, ready.request, worker)
 
 
@@ -327,8 +331,12 @@ def _hold(operation_id: UUID, version: int, failed: CheckFailed) -> None:
     if not failed.retryable:
         _turn_back(locked, Standing(OperationStatus.FAILED, failed.code, failed.detail))
         return
-    refused = failed.code == "credential_refused"
-    open_incident(operation, "credential_refused" if refused else "provider_unreachable")
+    if failed.code in CREDENTIAL_CODES:
+        open_incident(operation, failed.code)
+        for run in locked.runs.values():
+            waits_for(run, BlockedOn.CREDENTIAL, True)
+    else:
+        open_incident(operation, "provider_unreachable")
     again = now() + timedelta(seconds=CHECK_AGAIN_SECONDS)
     Operation.objects.filter(pk=operation.pk, version=version).update(next_attempt_at=again)
 

@@ -31,7 +31,7 @@ from .evidence import (
     tries_in_vain,
 )
 from .grades import declared, reliance
-from .incidents import close_incident, is_open, open_incident
+from .incidents import CREDENTIAL_CODES, close_incident, is_open, open_incident
 from .models import Finding, Operation
 from .moves import Locked, facts_of, lock, move, retried
 from .services import idempotency_key
@@ -404,7 +404,7 @@ def _unreachable(locked: Locked, answer: Answer) -> None:
     """An outage is not ambiguity: one incident, and every operation of that connection waits behind it."""
     operation = locked.operation
     kind = "credential_refused" if answer.verdict == Verdict.BLOCKED else "provider_unreachable"
-    open_incident(operation, kind)
+    open_incident(operation, answer.code if answer.code in CREDENTIAL_CODES else kind)
     if operation.status == _S.EXECUTING and operation.accepted_at is None:
         _doubt(locked, answer)
     else:
@@ -419,8 +419,7 @@ def _reached(operation: Operation, answer: Answer) -> None:
         Verdict.REFUSED,
         Verdict.REVERSED,
     ):
-        close_incident(operation, "provider_unreachable")
-        close_incident(operation, "credential_refused")
+        close_incident(operation, "provider_unreachable", *CREDENTIAL_CODES)
 
 
 def _reversed(locked: Locked, evidence: Evidence) -> None:

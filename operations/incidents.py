@@ -4,6 +4,8 @@ from agentops.kernel.clock import Now
 
 from .models import Incident, Operation
 
+CREDENTIAL_CODES = ("credential_refused", "credential_missing")  # until somebody mends it nothing is sent
+
 
 def open_incident(operation: Operation, kind: str, *, about: str = "") -> Incident:
     """The open incident of that kind about `about` (by default the operation's connection), made where there is none."""
@@ -22,11 +24,21 @@ def is_open(operation: Operation, kind: str, *, about: str) -> bool:
     return open_ones.filter(about=about).exists()
 
 
-def close_incident(operation: Operation, kind: str, *, about: str = "") -> None:
-    """Close the incident of that kind about `about` (by default the connection): evidence showed that it is over."""
+def close_incident(operation: Operation, *kinds: str, about: str = "") -> None:
+    """Close the incidents of these kinds about `about` (by default the connection): evidence showed that they are over."""
     Incident.objects.filter(
         tenant_id=operation.tenant_id,
-        kind=kind,
+        kind__in=kinds,
         about=about or str(operation.connection_id),
         closed_at=None,
     ).update(closed_at=Now(), closed_by="system")
+
+
+def lacks_credential(operation: Operation) -> bool:
+    """Whether the operation's connection waits for somebody to mend its credential."""
+    return Incident.objects.filter(
+        tenant_id=operation.tenant_id,
+        kind__in=CREDENTIAL_CODES,
+        about=str(operation.connection_id),
+        closed_at=None,
+    ).exists()

@@ -20,7 +20,7 @@ from agentops.tenancy.models import Tenant
 from runs.events import Event, append
 from runs.models import AgentRun
 
-from .connectors.base import Action, Call, Facts
+from .connectors.base import Action, Call, CheckFailed, Facts
 from .connectors.registry import ACTIONS, CONNECTORS
 from .models import Connection, Interest, Operation, Target
 from .moves import Locked, facts_of
@@ -202,7 +202,9 @@ def connection_place(connection_id: UUID) -> Place:
 
 
 def credential(connection: Connection) -> str:
-    """The secret of a connection; it goes to the provider and nowhere else."""
+    """The secret of a connection; it goes to the provider and nowhere else. Raises CheckFailed where it was removed."""
+    if not bytes(connection.sealed_credential):
+        raise CheckFailed("credential_missing", f"{connection} has no credential now.", retryable=True)
     text: str = vault.unseal(connection_place(connection.id), connection.sealed_credential)["secret"]
     return text
 

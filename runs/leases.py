@@ -266,3 +266,10 @@ SELECT EXISTS (SELECT 1 FROM runs_agentrun WHERE pool = %(pool)s AND ready_at <=
 def taken_away(epoch: int) -> dict[str, Any]:
     """The columns of a run of that epoch that nobody may advance any more: whoever holds it has lost it."""
     return {"lease_owner": None, "lease_expires_at": None, "lease_epoch": epoch + 1, "ready_at": None}
+
+
+# A run that ends leaves no step that looks as if somebody were still at it: it may or may not have happened.
+INTERRUPT = """
+UPDATE runs_step SET status = 'interrupted', error_class = %(why)s, ended_at = agentops_now()
+WHERE run_id = %(run_id)s AND status = 'started'
+"""

@@ -215,6 +215,14 @@ def approvals_left(run: AgentRun, still_open: bool) -> AgentRun:
     return swap(run, RunStatus.RUNNING, blocked_on=sorted(kinds))
 
 
+def waits_for(run: AgentRun, kind: BlockedOn, does: bool) -> AgentRun:
+    """Say of a locked run that is parked what it waits for too, or no more. One at work will say so itself when it parks."""
+    if run.is_terminal or run.ending or run.lease_owner is not None or (kind in run.blocked_on) == does:
+        return run
+    kinds = {*run.blocked_on, kind} if does else {*run.blocked_on} - {kind}
+    return swap(run, run.status, blocked_on=sorted(kinds))
+
+
 def begin_ending(run: AgentRun, ending: str, *, code: str, actor: Actor, reason: str) -> AgentRun:
     """First move of an end, on a locked run: no new step, turn or proposal; whoever holds a lease has lost it."""
     changes: dict[str, Any] = {
@@ -236,6 +244,8 @@ def begin_ending(run: AgentRun, ending: str, *, code: str, actor: Actor, reason:
     to = RunStatus.RUNNING if run.status == RunStatus.WAITING_FOR_APPROVAL else run.status
     run = swap(run, to, **changes)
     wakeups.control_changed()
+    with connection.cursor() as cursor:
+        cursor.execute(leases.INTERRUPT, {"run_id": run.id, "why": f"run_{ending}"})
     if ending == "cancelled":
         append(
             run,

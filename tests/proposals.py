@@ -37,9 +37,10 @@ def refund(
     captured_minor: int | None = None,
     note: str = "",
     refund_to: str = "visa 4242",
+    charge: str = "",
 ) -> Operation:
     """A proposed refund with what policy said: allowed, denied, or with an open approval."""
-    charge, captured = f"ch_{order.replace('-', '')}", captured_minor or amount_minor
+    charge, captured = charge or f"ch_{order.replace('-', '')}", captured_minor or amount_minor
     intended = intend(
         run,
         "refund.create",

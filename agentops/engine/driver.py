@@ -29,7 +29,7 @@ from runs.wakeups import CONTROL_GROUP
 
 from . import aftermath, agent_loop, control, inbox
 from .agent_loop import RunFailed
-from .ledger import Ending, Leased, RunLedger, pool_of, soon
+from .ledger import Ending, Leased, RunLedger, Unread, pool_of, soon
 from .live import LIFE_LOST, LeaseLost, LiveRun, Waiting
 from .stepper import AskModel, End, Park, RunTools, advance
 from .threads import ToolThreads
@@ -165,6 +165,13 @@ class Driver:
             run.task = asyncio.create_task(self._drive(run))
         for stranger in claimed.strangers:
             await self._park_for_release(stranger, [f"agent:{stranger.agent}"])
+        for unread in claimed.unread:
+            if unread.crash_count > CRASH_LIMIT:
+                await self._fail(
+                    unread, "worker_crash_loop", "No worker can read it. See the log for the reason."
+                )
+            else:
+                await self._hand_back([unread], crashes=1, pause_seconds=AFTER_LOSS_SECONDS)
         taken = len(claimed.runs) + len(claimed.strangers)
         return taken, claimed.contended and await self.ledger.waiting(self.pool_name)
 
@@ -263,7 +270,7 @@ class Driver:
         run.ended = True
         return True
 
-    async def _fail(self, run: LiveRun, code: str, detail: str) -> None:
+    async def _fail(self, run: LiveRun | Unread, code: str, detail: str) -> None:
         detail = mask_text(printable(detail, 400))
         await self._in_thread(
             lambda: control.fail_run(
@@ -276,7 +283,8 @@ class Driver:
                 epoch=run.epoch,
             )
         )
-        run.ended = True
+        if isinstance(run, LiveRun):
+            run.ended = True
 
     async def _tell_end(self, run: LiveRun) -> None:
         with suppress(*LIFE_LOST):  # else the next look of any driver finds it
@@ -288,7 +296,9 @@ class Driver:
             if not await self.ledger.is_ending(run):
                 log.warning("stale_worker", run_id=run.public_id, epoch=run.epoch, worker=self.owner[:8])
 
-    async def _hand_back(self, runs: list[LiveRun], *, crashes: int = 0, pause_seconds: float = 0.0) -> None:
+    async def _hand_back(
+        self, runs: Sequence[LiveRun | Unread], *, crashes: int = 0, pause_seconds: float = 0.0
+    ) -> None:
         with suppress(Exception):  # else the leases run out
             async with asyncio.timeout(HAND_BACK_SECONDS):
                 await self.ledger.hand_back(runs, crashes=crashes, pause_seconds=pause_seconds)

@@ -17,6 +17,7 @@ from agentops.kernel import sealed
 from agentops.kernel.ids import show
 from agentops.kernel.sealed import Key
 from agentops.sdk import agents as sdk_agents
+from agentops.telemetry.logs import logger
 from agentops.tenancy import vault
 from operations.states import FINAL
 from runs import budgets, conversations, fair, leases, releases, wakeups
@@ -27,6 +28,8 @@ from runs.services import message_place, result_place
 from . import loading
 from .live import LeaseLost, LiveRun, Message
 from .loading import step_place
+
+log = logger(__name__)
 
 CLAIM_AT_ONCE = 16
 TENANTS_AT_ONCE = 32  # that one claim looks at; the others are first at the next
@@ -95,9 +98,21 @@ class Stranger:
 
 
 @dataclass(frozen=True)
+class Unread:
+    """A claimed run whose rows this process could not read: a life of it that has ended already."""
+
+    id: UUID
+    tenant_id: int
+    owner: str
+    epoch: int
+    crash_count: int
+
+
+@dataclass(frozen=True)
 class Claimed:
     runs: list[LiveRun]
     strangers: list[Stranger]
+    unread: list[Unread]
     contended: bool  # nothing came, but somebody else was just claiming: look again soon
 
 
@@ -143,11 +158,11 @@ class RunLedger:
         async with self.pool.connection() as conn, conn.transaction():
             ready = await _all(conn, leases.READY_TENANTS, pool=pool_name, at_once=TENANTS_AT_ONCE)
             if not ready:
-                return Claimed([], [], contended=False)
+                return Claimed([], [], [], contended=False)
             tenants = [row["tenant_id"] for row in ready]
             slots = await _all(conn, leases.LOCK_SLOTS, tenants=tenants)
             if not slots:
-                return Claimed([], [], contended=True)
+                return Claimed([], [], [], contended=True)
             mine = [row["tenant_id"] for row in slots]
             shares = await self._share(conn, pool_name, mine, want)
             locked = await _all(conn, leases.LOCK_RUNS, run_ids=shares.chosen) if shares.chosen else []
@@ -208,7 +223,7 @@ class RunLedger:
 
     async def _load(self, rows: list[DictRow]) -> Claimed:
         if not rows:
-            return Claimed([], [], contended=False)
+            return Claimed([], [], [], contended=False)
         ids = [row["id"] for row in rows]
         async with self.pool.connection() as conn:
             steps = await _all(conn, loading.JOURNALS, ids=ids)
@@ -216,7 +231,7 @@ class RunLedger:
             earlier = await _all(conn, conversations.EARLIER, run_ids=ids)
             letters = await _letters(conn, {row["id"]: row["inbox_taken"] for row in rows})
         by_id = {row["id"]: row for row in facts}
-        runs, strangers = [], []
+        runs, strangers, unread = [], [], []
         for row in rows:
             wakeups.changed_now(row["id"])
             agent = sdk_agents.agent(row["agent"])
@@ -233,11 +248,18 @@ class RunLedger:
                 )
                 continue
             own = [step for step in steps if step["run_id"] == row["id"]]
-            live = loading.live(row, by_id[row["id"]], own, agent, self.owner)
-            live.inbox = _opened(live, letters)
-            live.earlier = loading.earlier(live, earlier)
+            try:
+                live = loading.live(row, by_id[row["id"]], own, agent, self.owner)
+                live.inbox = _opened(live, letters)
+                live.earlier = loading.earlier(live, earlier)
+            except Exception:  # one run's rows must not keep the others from being carried on
+                log.exception("run_unreadable", run=str(row["id"]))
+                unread.append(
+                    Unread(row["id"], row["tenant_id"], self.owner, row["lease_epoch"], row["crash_count"])
+                )
+                continue
             runs.append(live)
-        return Claimed(runs, strangers, contended=False)
+        return Claimed(runs, strangers, unread, contended=False)
 
     async def waiting(self, pool_name: str) -> bool:
         async with self.pool.connection() as conn:
@@ -380,7 +402,7 @@ class RunLedger:
         return bool(row and row["ending"])
 
     async def hand_back(
-        self, runs: Sequence[LiveRun], *, crashes: int = 0, pause_seconds: float = 0.0
+        self, runs: Sequence[LiveRun | Unread], *, crashes: int = 0, pause_seconds: float = 0.0
     ) -> None:
         """Whoever is next may have them; `crashes` counts towards the end of a run that nobody can carry on."""
         if runs:

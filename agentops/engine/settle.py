@@ -14,6 +14,7 @@ from operations import queries
 from operations.connectors.base import CheckFailed
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import Departure, call_of, commit_attempt, dispatch, send
+from operations.incidents import lacks_credential
 from operations.models import Interest, Operation
 from operations.moves import retried
 from operations.services import Intended, intend, of_step, propose, read_facts, same_intent
@@ -126,7 +127,8 @@ def bring(operation: Operation, worker: str) -> Receipt:
                 after = dispatch(operation.id, AUTHORITY, worker=worker)
                 if after.status != _S.APPROVED:
                     return bring(after, worker)
-            raise Waiting("operation")
+            lacks = ["credential"] if lacks_credential(operation) else []
+            raise Waiting("operation", *lacks)
         case _S.EXECUTING | _S.UNKNOWN | _S.ESCALATED:
             raise Waiting("operation")
         case _S.FAILED | _S.REJECTED | _S.CANCELLED | _S.EXPIRED:

@@ -28,6 +28,7 @@ ORDER = [
     "runs_slot",
     "runs_conversation",
     "runs_agentrun",
+    "runs_step",
     "operations_target",
     "operations_operation",
     "operations_hook",

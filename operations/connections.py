@@ -1,0 +1,44 @@
+"""The credential of a connection: taken away, put back; what waits for it goes on at once."""
+
+from django.db import transaction
+
+from agentops.audit.entries import Actor, record
+from agentops.kernel import sealed
+from agentops.kernel.clock import Now
+from agentops.tenancy import vault
+
+from .models import Connection, Operation
+from .services import connection_place
+from .states import OperationStatus
+
+
+@transaction.atomic
+def remove_credential(connection: Connection, actor: Actor) -> None:
+    """Nothing is sent or asked over this connection any more; what was allowed waits, and its approvals keep their clock."""
+    Connection.objects.filter(pk=connection.pk).update(sealed_credential=b"")
+    _record(connection, "credential_removed", actor)
+
+
+def set_credential(connection: Connection, secret: str, actor: Actor) -> None:
+    """Seal a new credential, and let what waits behind this connection be looked at now."""
+    key = vault.for_tenant(connection.tenant_id)
+    envelope = sealed.seal_json(key, connection_place(connection.id), {"secret": secret})
+    with transaction.atomic():
+        Connection.objects.filter(pk=connection.pk).update(sealed_credential=envelope)
+        _record(connection, "credential_set", actor)
+    waiting = Operation.objects.filter(
+        tenant_id=connection.tenant_id,
+        connection=connection,
+        status__in=[OperationStatus.APPROVED, OperationStatus.UNKNOWN],
+        next_attempt_at__isnull=False,
+    )
+    for operation_id in waiting.values_list(
+        "id", flat=True
+    ):  # one row and one commit each: no two locks at a time
+        Operation.objects.filter(pk=operation_id).update(next_attempt_at=Now())
+
+
+def _record(connection: Connection, verb: str, actor: Actor) -> None:
+    record(
+        connection.tenant_id, f"connection.{verb}", "connection", connection.public_id, actor, security=True
+    )
