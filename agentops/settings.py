@@ -177,6 +177,7 @@ INSTALLED_APPS = [
     "agentops.engine",
     "agentops.api",
     "agentops.streaming",
+    "agentops.cli",
     "agentops.console.apps.ConsoleConfig",
     "agentops.demo.apps.DemoConfig",
     "agentops.console.apps.ConsoleAdminConfig",
