@@ -11,7 +11,7 @@ from django.utils import timezone as zones
 
 from agentops.audit.entries import SYSTEM, Actor, record
 from agentops.kernel import sealed
-from agentops.kernel.clock import Now, now
+from agentops.kernel.clock import Now, Once, now
 from agentops.kernel.ids import uuid7
 from agentops.kernel.problems import Conflict, Invalid, NotFound, NotYours
 from agentops.kernel.redaction import printable
@@ -449,7 +449,7 @@ def already(approval: Approval) -> Conflict:
 def expire_due(limit: int = 100) -> int:
     """Close what nobody decided in time, by the database's clock, and what evidence has settled meanwhile; how many."""
     asked = Approval.objects.filter(status=_S.REQUESTED)
-    overdue = asked.filter(Q(expires_at__lte=Now()) | ~Q(operation__status=OperationStatus.PENDING))
+    overdue = asked.filter(Q(expires_at__lte=Once()) | ~Q(operation__status=OperationStatus.PENDING))
     expired = 0
     for approval_id, operation_id in list(
         overdue.order_by("expires_at").values_list("id", "operation_id")[:limit]

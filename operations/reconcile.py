@@ -5,7 +5,7 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from agentops.kernel.clock import Now, now
+from agentops.kernel.clock import Now, Once, now
 from agentops.kernel.transitions import LostRace, swap
 from agentops.telemetry.logs import bound_contextvars, logger
 
@@ -41,7 +41,9 @@ def waiting_for_another_release(limit: int = 32) -> list[UUID]:
 
 def _due(seconds: float = 0.0) -> QuerySet[Operation]:
     alive = [OperationStatus.APPROVED, OperationStatus.EXECUTING, OperationStatus.UNKNOWN]
-    return Operation.objects.filter(status__in=alive, next_attempt_at__lte=Now() - timedelta(seconds=seconds))
+    return Operation.objects.filter(
+        status__in=alive, next_attempt_at__lte=Once() - timedelta(seconds=seconds)
+    )
 
 
 def _of_this_release() -> Q:

@@ -8,23 +8,36 @@ from typing import Any
 
 from .events import INSERT_FROM_RUN
 
-# Tenants with runs that may be claimed, the least recently served first: a loose scan of the index `run_ready`.
-READY_TENANTS = """
+
+def _by_tenant(then: str) -> str:
+    """`then`, over the tenants that have ready runs: a loose scan of the index `run_ready`, one look for each of them."""
+    return f"""
 WITH RECURSIVE tenant AS (
-  (SELECT tenant_id FROM runs_agentrun WHERE pool = %(pool)s AND ready_at IS NOT NULL ORDER BY tenant_id LIMIT 1)
+  (SELECT tenant_id FROM runs_agentrun WHERE pool = %(pool)s AND ready_at IS NOT NULL AND paused_at IS NULL
+   ORDER BY tenant_id LIMIT 1)
   UNION ALL
   SELECT (SELECT r.tenant_id FROM runs_agentrun r
-          WHERE r.pool = %(pool)s AND r.ready_at IS NOT NULL AND r.tenant_id > tenant.tenant_id
+          WHERE r.pool = %(pool)s AND r.ready_at IS NOT NULL AND r.paused_at IS NULL AND r.tenant_id > tenant.tenant_id
           ORDER BY r.tenant_id LIMIT 1)
   FROM tenant WHERE tenant.tenant_id IS NOT NULL
 )
-SELECT slot.tenant_id FROM tenant JOIN runs_slot slot USING (tenant_id) JOIN tenancy_tenant t ON t.id = slot.tenant_id
-WHERE t.state = 'active' AND EXISTS (
-  SELECT 1 FROM runs_agentrun r
-  WHERE r.pool = %(pool)s AND r.tenant_id = slot.tenant_id AND r.ready_at <= (SELECT agentops_now())
-    AND (r.lease_owner IS NULL OR r.lease_expires_at <= (SELECT agentops_now())) AND r.paused_at IS NULL)
-ORDER BY slot.served_at LIMIT %(at_once)s
+{then}
 """
+
+
+def _claimable(tenant_id: str) -> str:
+    return f"""EXISTS (
+  SELECT 1 FROM runs_agentrun r WHERE r.pool = %(pool)s AND r.tenant_id = {tenant_id} AND r.paused_at IS NULL
+    AND r.ready_at <= (SELECT agentops_now())
+    AND (r.lease_owner IS NULL OR r.lease_expires_at <= (SELECT agentops_now())))"""
+
+
+# Tenants with runs that may be claimed, the least recently served first.
+READY_TENANTS = _by_tenant(f"""
+SELECT slot.tenant_id FROM tenant JOIN runs_slot slot USING (tenant_id) JOIN tenancy_tenant t ON t.id = slot.tenant_id
+WHERE t.state = 'active' AND {_claimable("slot.tenant_id")}
+ORDER BY slot.served_at LIMIT %(at_once)s
+""")
 
 # Busy slots are skipped: another process is claiming for that tenant at this moment.
 LOCK_SLOTS = """
@@ -257,9 +270,27 @@ UPDATE runs_agentrun SET lease_owner = NULL, lease_expires_at = NULL, ready_at =
 WHERE lease_owner = %(owner)s RETURNING id
 """
 
-WAITING = """
-SELECT EXISTS (SELECT 1 FROM runs_agentrun WHERE pool = %(pool)s AND ready_at <= (SELECT agentops_now())
-  AND (lease_owner IS NULL OR lease_expires_at <= (SELECT agentops_now())) AND paused_at IS NULL)
+# Whether anything of a pool may be claimed now.
+WAITING = _by_tenant(f"SELECT EXISTS (SELECT 1 FROM tenant WHERE {_claimable('tenant.tenant_id')}) AS exists")
+
+# Pools in which a run has been ready for a while though its tenant has room for it: a loose scan over both.
+UNCLAIMED = """
+WITH RECURSIVE place AS (
+  (SELECT pool, tenant_id FROM runs_agentrun WHERE ready_at IS NOT NULL AND paused_at IS NULL
+   ORDER BY pool, tenant_id LIMIT 1)
+  UNION ALL
+  SELECT next.pool, next.tenant_id FROM place CROSS JOIN LATERAL (
+    SELECT r.pool, r.tenant_id FROM runs_agentrun r WHERE r.ready_at IS NOT NULL AND r.paused_at IS NULL
+      AND (r.pool, r.tenant_id) > (place.pool, place.tenant_id) ORDER BY r.pool, r.tenant_id LIMIT 1) next
+)
+SELECT DISTINCT place.pool FROM place JOIN tenancy_tenant t ON t.id = place.tenant_id
+WHERE t.state = 'active' AND t.concurrent_runs > (
+  SELECT count(*) FROM runs_agentrun l
+  WHERE l.tenant_id = t.id AND l.lease_owner IS NOT NULL AND l.lease_expires_at > (SELECT agentops_now())
+) AND EXISTS (
+  SELECT 1 FROM runs_agentrun r WHERE r.pool = place.pool AND r.tenant_id = place.tenant_id AND r.paused_at IS NULL
+    AND r.ready_at < (SELECT agentops_now()) - make_interval(secs => %(seconds)s)
+    AND (r.lease_owner IS NULL OR r.lease_expires_at < (SELECT agentops_now())))
 """
 
 

@@ -192,8 +192,14 @@ class AgentRun(Stateful):
         indexes: ClassVar[Any] = [
             models.Index(
                 fields=["pool", "tenant", "priority", "ready_at"],
-                condition=Q(ready_at__isnull=False),
+                condition=Q(ready_at__isnull=False, paused_at__isnull=True),
                 name="run_ready",
+            ),
+            models.Index(fields=["ready_at"], condition=Q(ready_at__isnull=False), name="run_due"),
+            models.Index(
+                fields=["cancel_requested_at"],
+                condition=Q(ending="cancelled", finished_at__isnull=True),
+                name="run_cancelling",
             ),
             models.Index(
                 fields=["tenant", "concurrency_key", "priority", "ready_at"],

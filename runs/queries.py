@@ -7,14 +7,13 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 from guardian.shortcuts import get_objects_for_user
 
-from agentops.kernel.clock import Now
+from agentops.kernel.clock import Once
 from agentops.tenancy import vault
 from agentops.tenancy.models import Tenant, User
 from agentops.tenancy.principals import Principal
 
 from .models import AgentRun, RunEvent
 from .services import input_place, result_place
-from .states import TERMINAL
 
 
 def input_text(run: AgentRun) -> str:
@@ -50,16 +49,16 @@ def answered_and_unclaimed(seconds: float = 60) -> QuerySet[AgentRun]:
 
     A paused one is among them, since whoever paused it may have forgotten it.
     """
-    since = Now() - timedelta(seconds=seconds)
+    since = Once() - timedelta(seconds=seconds)
     nobodys = Q(lease_owner__isnull=True) | Q(lease_expires_at__lte=since)
     return AgentRun.objects.filter(nobodys, ready_at__lte=since).select_related("tenant").order_by("ready_at")
 
 
 def cancelled_and_alive(seconds: float = 60) -> QuerySet[AgentRun]:
     """Runs that were cancelled so long ago and have not come to their end: something that was sent is not settled."""
-    since = Now() - timedelta(seconds=seconds)
-    alive = AgentRun.objects.filter(ending="cancelled", cancel_requested_at__lte=since)
-    return alive.exclude(status__in=TERMINAL).select_related("tenant").order_by("cancel_requested_at")
+    since = Once() - timedelta(seconds=seconds)
+    alive = AgentRun.objects.filter(ending="cancelled", finished_at=None, cancel_requested_at__lte=since)
+    return alive.select_related("tenant").order_by("cancel_requested_at")
 
 
 def events_after(run_id: UUID, seq: int, limit: int) -> list[RunEvent]:

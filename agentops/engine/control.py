@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from agentops.audit.entries import SYSTEM, Actor
-from agentops.kernel.clock import Now, now
+from agentops.kernel.clock import Once, now
 from agentops.kernel.problems import Conflict
 from approvals.services import withdraw
 from operations.models import Interest, Operation
@@ -16,7 +16,7 @@ from operations.moves import lock_all, move, retried
 from operations.states import FINAL, UNSENT, OperationStatus
 from runs import services as runs
 from runs.models import AgentRun
-from runs.states import BLOCKED_FOR_PERSON, TERMINAL
+from runs.states import BLOCKED_FOR_PERSON
 
 from . import children
 
@@ -156,11 +156,12 @@ def _effect(operation: Operation) -> Effect:
 
 def end_overdue(limit: int = 100) -> int:
     """Fail runs whose deadline has passed while nobody held them; returns how many."""
-    overdue: Any = AgentRun.objects.filter(deadline_at__lte=Now(), ending="", lease_owner=None)
+    overdue: Any = AgentRun.objects.filter(
+        deadline_at__lte=Once(), finished_at=None, ending="", lease_owner=None
+    )
     ended = 0
-    for tenant_id, run_id in list(
-        overdue.exclude(status__in=TERMINAL).values_list("tenant_id", "id")[:limit]
-    ):
+    due = overdue.order_by("deadline_at").values_list("tenant_id", "id")
+    for tenant_id, run_id in list(due[:limit]):
         detail = "The run's time was up before it had an answer."
         _, is_new = _end(tenant_id, run_id, "failed", "deadline", SYSTEM, detail)
         ended += is_new

@@ -5,9 +5,10 @@ from datetime import timedelta
 from celery import shared_task
 from django.db import connection
 
-from agentops.kernel.clock import Now
+from agentops.kernel.clock import Once
 from agentops.telemetry.logs import logger
 from approvals.services import expire_due
+from runs import leases
 from runs.models import BusyCall
 from runs.queries import answered_and_unclaimed, cancelled_and_alive
 from runs.wakeups import ring
@@ -17,6 +18,7 @@ from .control import end_overdue
 
 log = logger(__name__)
 
+UNCLAIMED_SECONDS = 10
 ALARMS = 20  # of one kind in one sweep
 FORGOTTEN = timedelta(minutes=10)
 
@@ -34,10 +36,7 @@ def advance(pool: str) -> int:
 def sweep() -> int:
     """Ring for runs that have been ready for a while and that nobody has claimed, and say so: an alarm, not the path."""
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT DISTINCT pool FROM runs_agentrun WHERE ready_at < (SELECT agentops_now()) - interval '10 seconds'"
-            " AND (lease_owner IS NULL OR lease_expires_at < (SELECT agentops_now())) AND paused_at IS NULL"
-        )
+        cursor.execute(leases.UNCLAIMED, {"seconds": UNCLAIMED_SECONDS})
         pools = [pool for (pool,) in cursor.fetchall()]
     for pool in pools:
         log.warning("runs_nobody_claims", pool=pool)
@@ -46,7 +45,7 @@ def sweep() -> int:
         log.error("run_answered_and_unclaimed", run_id=run.public_id, paused_by=run.paused_by)
     for run in cancelled_and_alive()[:ALARMS]:
         log.error("cancel_not_effective", run_id=run.public_id, open_effects=run.open_effects)
-    BusyCall.objects.filter(seen_at__lt=Now() - FORGOTTEN).delete()  # of processes that are gone
+    BusyCall.objects.filter(seen_at__lt=Once() - FORGOTTEN).delete()  # of processes that are gone
     return end_overdue()
 
 

@@ -20,6 +20,12 @@ class Now(Func):
     output_field = DateTimeField()
 
 
+class Once(Now):
+    """`(SELECT agentops_now())`: read once for the whole statement, so that an index can be searched by it."""
+
+    template = "(SELECT %(function)s())"
+
+
 def now() -> datetime:
     """The database's present time, in UTC."""
     with connection.cursor() as cursor:

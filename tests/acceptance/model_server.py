@@ -65,13 +65,17 @@ class Asked:
 Responder = Callable[[Asked], Answer | Failure | Raw]
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 512  # hundreds may ask in the same moment
+
+
 class ModelServer:
     """Use as a context manager; `url` is what goes into the provider's base URL variable."""
 
     def __init__(self, answer: Responder) -> None:
         self.answer = answer
         self.requests: list[Asked] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = _Server(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 

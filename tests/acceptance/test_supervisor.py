@@ -134,7 +134,13 @@ def test_a_killed_worker_is_started_again_and_its_leases_are_handed_back_at_once
 
 @pytest.mark.parametrize("name", ["postgres", "valkey", "web"])
 def test_a_killed_server_is_started_again_and_work_goes_on(stack: Stack, name: str) -> None:
-    killed = stack.pid(name)
+    """In the middle of a run, which goes on without a person. What Valkey knew is gone: it keeps nothing on disk."""
+    story, killed = Story(stack), stack.pid(name)
+    order = story.order(2_490)
+    calls = story.provider("/_books")["calls"]
+    story.fault("slow", seconds=2, times=1)
+    run_id = story.start(f"My order {order} arrived damaged, please refund it.")
+    eventually(lambda: story.provider("/_books")["calls"] > calls, 20, "a request on its way")
     os.kill(killed, signal.SIGKILL)
     eventually(
         lambda: f"{name} died (signal 9), starting again in" in stack.output, 5, "a word on the terminal"
@@ -142,7 +148,8 @@ def test_a_killed_server_is_started_again_and_work_goes_on(stack: Stack, name: s
     eventually(lambda: (stack.data / "pids" / f"{name}.pid").exists(), 40, "another one")
     eventually(lambda: stack.answers("/readyz"), 30, "an answer")
     assert stack.pid(name) != killed
-    Story(stack).start(WISH)
+    assert story.ended(run_id, seconds=90)["status"] == "completed"
+    assert len(story.refunds(order)) == 1
 
 
 def test_a_killed_supervisor_leaves_no_process_and_the_next_start_continues(stack: Stack) -> None:

@@ -1,13 +1,15 @@
 """A worker that lives many lives: each is forked from this process, drives, and dies at the very moment it is told.
 
 A moment is the instant before a commit that writes, or before a request that asks for an effect: what lies between two of
-them is forgotten by whoever dies there, so these are all the ways to die that differ. Death is `_exit`: no lease is handed
+them is forgotten by whoever dies there, so these are all the ways to die that differ. Death is SIGKILL: no lease is handed
 back, no thread ends its work, no connection is closed in order. Reads one order a line from standard input
-(`{runs, until, die_at, mail}`, `die_at` null to live on), answers one line each (`{code, moments, turns}`).
+(`{runs, until, die_at, mail}`, `die_at` null to live on), answers one line each (`{code, moments, turns}`). With `freeze` it
+does not die but stands still (SIGSTOP), as on a machine that swaps or sleeps, until a `{wake}` with its number.
 """
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -16,18 +18,19 @@ from typing import Any
 
 import django
 
-DIED = 9
+DIED = -signal.SIGKILL
 WRITES = ("INSERT", "UPDATE", "DELETE")
 
 
 class Moments:
     """Counts what could be the last thing this life does."""
 
-    def __init__(self, die_at: int | None, told: int) -> None:
+    def __init__(self, die_at: int | None, told: int, *, freeze: bool = False) -> None:
         self.die_at = die_at
+        self.freeze = freeze
         self.passed: list[str] = []
         self.turns = 0
-        self._told = told
+        self._told: int | None = told
         self._lock = threading.Lock()
 
     def __call__(self, name: str) -> None:
@@ -35,10 +38,13 @@ class Moments:
             self.passed.append(name)
             if len(self.passed) == self.die_at:
                 self.tell()
-                os._exit(DIED)
+                os.kill(os.getpid(), signal.SIGSTOP if self.freeze else signal.SIGKILL)
 
     def tell(self) -> None:
-        os.write(self._told, json.dumps({"moments": self.passed, "turns": self.turns}).encode())
+        if self._told is not None:
+            os.write(self._told, json.dumps({"moments": self.passed, "turns": self.turns}).encode())
+            os.close(self._told)
+            self._told = None
 
 
 def watch(moment: Moments) -> None:
@@ -137,9 +143,11 @@ def live(order: dict[str, Any]) -> dict[str, Any]:
     if child == 0:
         os.close(heard)
         try:
-            moment = Moments(order["die_at"], told)
+            moment = Moments(order["die_at"], told, freeze=order.get("freeze", False))
             watch(moment)
-            drive(order)
+            driver = drive(order)
+            while moment.freeze and driver.live:  # what it was at when it stood still, it tries to end
+                time.sleep(0.01)
             moment.tell()
         except BaseException:
             sys.excepthook(*sys.exc_info())
@@ -148,8 +156,17 @@ def live(order: dict[str, Any]) -> dict[str, Any]:
     os.close(told)
     with os.fdopen(heard) as words:
         said = words.read()
-    _, status = os.waitpid(child, 0)
+    _, status = os.waitpid(child, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        return {"code": None, "pid": child, **json.loads(said)}
     return {"code": os.waitstatus_to_exitcode(status), **json.loads(said or "{}")}
+
+
+def wake(child: int) -> dict[str, Any]:
+    """A life that stood still goes on to its own end."""
+    os.kill(child, signal.SIGCONT)
+    _, status = os.waitpid(child, 0)
+    return {"code": os.waitstatus_to_exitcode(status)}
 
 
 def warm_up(order: dict[str, Any]) -> dict[str, Any]:
@@ -188,6 +205,8 @@ def main() -> None:
         match order:
             case {"celery": True}:
                 said = employ()
+            case {"wake": child}:
+                said = wake(child)
             case {"die_at": "never"}:
                 said = warm_up(order)
             case _:

@@ -12,7 +12,7 @@ from operations.models import Operation
 from runs.models import AgentRun, RunEvent, Step
 from tests.faults.lives import DIED
 from tests.faults.worker import Lives, lives
-from tests.stage import LARGE, SMALL, Stage, story
+from tests.stage import LARGE, SMALL, Stage, answer, story, types
 
 LEASE_SECONDS = 31
 
@@ -36,8 +36,18 @@ class Case:
     run: AgentRun
     mails_before: int
 
-    def live(self, until: str, die_at: int | str | None = None) -> dict[str, Any]:
-        return self.worker.live(until, self.stage.mail_folder, [self.run], die_at)
+    def live(self, until: str, die_at: int | str | None = None, **more: Any) -> dict[str, Any]:
+        return self.worker.live(until, self.stage.mail_folder, [self.run], die_at, **more)
+
+    def turns(self) -> int:
+        return Step.objects.filter(run_id=self.run.pk, kind="model").count()
+
+    def die(self, until: str, die_at: int) -> None:
+        """At most the turn that it was in the middle of has been asked for and is not in the journal."""
+        done = self.turns()
+        life = self.live(until, die_at)
+        assert life["code"] == DIED
+        assert 0 <= life["turns"] - (self.turns() - done) <= 1
 
     def decide(self) -> None:
         approval = Approval.objects.get(operation__run=self.run, status="requested")
@@ -45,14 +55,25 @@ class Case:
 
     def recover(self, until: str) -> None:
         """What the dead one held runs out, and a fresh life carries on; no completed turn is asked for again."""
-        done = Step.objects.filter(run_id=self.run.pk, kind="model").count()
+        done = self.turns()
         self.stage.move_clock(LEASE_SECONDS)
         life = self.live(until)
         assert life["code"] == 0, life
-        made = Step.objects.filter(run_id=self.run.pk, kind="model").count()
-        assert life["turns"] == made - done
+        assert life["turns"] == self.turns() - done
 
-    def assert_whole(self) -> None:
+    def seen(self) -> tuple[Any, ...]:
+        """All that a run is, but for names and times: its result, its steps, what its readers were told."""
+        steps = Step.objects.filter(run_id=self.run.pk).order_by("key")
+        told = [type for type in types(self.run) if type.startswith(("assistant.message", "tool."))]
+        words = answer(self.run).replace(self.order["id"], "ORDER")
+        for operation in Operation.objects.filter(run_id=self.run.pk).exclude(provider_ref=""):
+            words = words.replace(operation.provider_ref, operation.action)
+        kinds = ("key", "kind", "name", "status", "error_class", "attempt", "model", "cost_microusd")
+        return words, list(steps.values_list(*kinds)), told
+
+    def assert_whole(self, like: "Case | None" = None) -> None:
+        if like is not None:
+            assert self.seen() == like.seen()
         run = AgentRun.objects.get(pk=self.run.pk)
         assert (run.status, run.open_effects) == ("completed", 0)
         turns = [data["turn"] for type, data in story(run) if type == "assistant.message"]
@@ -111,20 +132,59 @@ def test_at_whatever_moment_the_worker_dies_the_effect_happens_once(
     known = asking.index("a commit") if undisturbed.asks else 0
     for die_at in range(known + 1, len(asking) + 1):
         case = a_case(stage, worker, amount, text)
-        assert case.live(until, die_at)["code"] == DIED
+        case.die(until, die_at)
         case.recover(until)
         if case.asks:
             case.decide()
             case.live("ended")
         effects(case)
-        case.assert_whole()
+        case.assert_whole(undisturbed)
     asked = [a_case(stage, worker, amount, text) for _ in sending]
     worker.live("asked", stage.mail_folder, [case.run for case in asked])
     for die_at, case in enumerate(asked, 1):
         case.mails_before = len(stage.mails())
         case.decide()
-        assert case.live("ended", die_at)["code"] == DIED
+        case.die("ended", die_at)
         case.recover("ended")
         effects(case)
-        case.assert_whole()
+        case.assert_whole(undisturbed)
     print(f"\n{name}: died at {len(asking) - known} moments before and {len(sending)} after the approval")
+
+
+@pytest.mark.case("G-6")
+def test_at_whatever_moment_a_worker_stands_still_it_writes_nothing_when_it_wakes(stage, worker):
+    """SIGSTOP past its lease; another takes over and finishes; SIGCONT: it tries to write and to send, and is refused.
+
+    A moment inside a transaction is left out: PostgreSQL itself ends the session that sleeps there.
+    """
+    text = "Refund {}, it arrived damaged."
+    a_case(stage, worker, SMALL, text).live("ended", "never")
+    undisturbed = a_case(stage, worker, SMALL, text)
+    moments = undisturbed.live("ended")["moments"]
+    alone = [at for at, kind in enumerate(moments, 1) if kind in ("a checkpoint", "a write", "a request")]
+    for freeze_at in alone:
+        case = a_case(stage, worker, SMALL, text)
+        zombie = case.live("ended", freeze_at, freeze=True)
+        assert zombie["code"] is None
+        case.recover("ended")
+        before = everything_of(case.run)
+        assert worker.wake(zombie["pid"])["code"] == 0
+        assert everything_of(case.run) == before, moments[freeze_at - 1]
+        refund_effects(case)
+        case.assert_whole(undisturbed)
+    assert {moments[at - 1] for at in alone} >= {"a checkpoint", "a request"}
+    assert "stale_worker" in worker.log.read_text()
+
+
+def everything_of(run: AgentRun) -> tuple[Any, ...]:
+    """Every row of the run, each column of it."""
+    of_run = [
+        list(rows.order_by("pk").values_list())
+        for rows in (
+            AgentRun.objects.filter(pk=run.pk),
+            Step.objects.filter(run_id=run.pk),
+            RunEvent.objects.filter(run_id=run.pk),
+            Operation.objects.filter(run_id=run.pk),
+        )
+    ]
+    return tuple(of_run)

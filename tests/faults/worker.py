@@ -22,14 +22,28 @@ class Lives:
     """Forked lives of one warm worker."""
 
     process: subprocess.Popen[str]
+    log: Path
     employed: list[int] = field(default_factory=list)
 
     def live(
-        self, until: str, mail: Path, runs: Sequence[AgentRun], die_at: int | str | None = None
+        self,
+        until: str,
+        mail: Path,
+        runs: Sequence[AgentRun],
+        die_at: int | str | None = None,
+        *,
+        freeze: bool = False,
     ) -> dict[str, Any]:
-        """One life until the runs are where they should be, or until its end at moment `die_at`; "never" rehearses."""
+        """One life until the runs are where they should be, or until its end at moment `die_at`; "never" rehearses.
+
+        With `freeze` it stands still at that moment; `wake` its `pid` to let it go on.
+        """
         names = [str(run.id) for run in runs]
-        return self._say({"runs": names, "until": until, "die_at": die_at, "mail": str(mail)})
+        order = {"runs": names, "until": until, "die_at": die_at, "mail": str(mail), "freeze": freeze}
+        return self._say(order)
+
+    def wake(self, pid: int) -> dict[str, Any]:
+        return self._say({"wake": pid})
 
     def employ(self) -> None:
         """One more Celery worker."""
@@ -73,7 +87,7 @@ def lives(provider: Provider, log: Path, **more: str) -> Iterator[Lives]:
         assert process.stdout
         assert process.stdin
         assert process.stdout.readline() == "ready\n", log.read_text()
-        found = Lives(process)
+        found = Lives(process, log)
         try:
             yield found
         finally:
