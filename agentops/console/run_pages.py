@@ -73,7 +73,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
         runs = runs.filter(tenant_id=int(query["tenant"]))
     wanted = query.get("q", "").strip()
     if wanted:
-        runs = runs.filter(Q(pk=parse("run", wanted)) | Q(trace_id=wanted))
+        runs = runs.filter(Q(pk=parse("run", wanted)) | Q(trace_id=wanted) | Q(error_code=wanted))
     page = newest_first(runs, query)
     context = {
         **admin.site.each_context(request),

@@ -15,10 +15,18 @@ from agentops import llm
 from agentops.kernel.redaction import mask, mask_text, printable
 from agentops.llm.prices import parse_prices
 from agentops.llm.turns import CallResult, TurnResult, TurnSettings
-from agentops.sdk.errors import InvalidArguments, JournalMismatch, Retryable, SdkError, error_result
+from agentops.sdk.errors import (
+    InvalidArguments,
+    JournalMismatch,
+    OperationRefused,
+    Retryable,
+    SdkError,
+    error_result,
+)
 from agentops.sdk.text import repaired_json
 from agentops.sdk.tools import Tool, digest_of
 from agentops.telemetry.logs import bound_contextvars, logger
+from runs import ends
 from runs.events import Event
 
 from . import children
@@ -290,6 +298,10 @@ async def _outcome(
             await _before_next_try(run, call.key, attempt, wanted, ledger, may_park)
         except JournalMismatch as error:
             raise RunFailed(error.code, error.message) from error
+        except OperationRefused as refused:
+            if run.agent.refusal_ends:
+                raise RunFailed(ends.of_refusal(refused.status, refused.code), refused.reason) from refused
+            return _told(refused)
         except SdkError as error:
             return _told(error)
         except TimeoutError:

@@ -60,7 +60,11 @@ OfflineScript = Callable[[Sequence[Message]], Reply]
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """`model=None` takes the installation's; `offline` is the script that stands in for one in demo and tests."""
+    """`model=None` takes the installation's; `offline` is the script that stands in for one in demo and tests.
+
+    With `refusal_ends` an operation that ended without effect, and whose tool does not catch that, ends the run with a reason
+    of its own (`policy`, `rejected`, `expired`); else the model is told, and answers in its own words.
+    """
 
     name: str
     instructions: str
@@ -69,6 +73,7 @@ class Agent:
     model: str | None = None
     offline: OfflineScript | None = None
     description: str = ""
+    refusal_ends: bool = False
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +86,7 @@ class Agent:
             "tools": [tool.digest for tool in self.tools],
             "limits": asdict(self.limits),
             "model": self.model,
+            "refusal_ends": self.refusal_ends,
         }
         object.__setattr__(self, "digest", digest_of(definition))
         register(self)
