@@ -13,6 +13,8 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from agentops.audit.entries import Actor
 from agentops.engine.control import AlreadyEnded, CancelReceipt, cancel_run
+from agentops.engine.releases import choices
+from agentops.engine.standing import standing
 from agentops.kernel.clock import Now
 from agentops.kernel.ids import parse
 from agentops.kernel.sealed import CannotUnseal
@@ -29,6 +31,7 @@ from . import timeline, timeline_view
 from .access import Access, access_of, key_in
 from .keyset import newest_first
 from .names import names_in, with_names
+from .run_verbs import offered
 from .timeline_words import WORDS
 
 EVENTS_PAGE = 200
@@ -41,7 +44,7 @@ def _visible(access: Access, permission: str = "view_runs") -> QuerySet[AgentRun
     return AgentRun.objects.filter(tenant_id__in=access.within(permission))
 
 
-def _find(access: Access, public_id: str, permission: str = "view_runs") -> AgentRun:
+def find(access: Access, public_id: str, permission: str = "view_runs") -> AgentRun:
     """The run with its tenant, release, key and the database's clock; another tenant's is as good as none."""
     run = (
         _visible(access, permission)
@@ -126,7 +129,7 @@ def _log(run_id: UUID) -> QuerySet[RunEvent]:
 @require_safe
 def run_page(request: HttpRequest, run_id: str) -> HttpResponse:
     access = access_of(request)
-    run: Any = _find(access, run_id)
+    run: Any = find(access, run_id)
     state = timeline.reduce(timeline.initial(), map(frame_of, _log(run.id)))
     now = int(run.clock.timestamp() * 1000)
     limit = _number(request.GET.get("groups"), GROUPS)
@@ -175,6 +178,10 @@ def run_page(request: HttpRequest, run_id: str) -> HttpResponse:
             },
         },
         "may_cancel": run.tenant_id in access.within("cancel_runs") and not state["finished"],
+        "verbs": offered(run) if run.tenant_id in access.within("control_runs") else [],
+        "standing": [with_names(sentence, names) for sentence in standing(run)],
+        "offers": choices(run),
+        "later": run.retries.first(),
     }
     return TemplateResponse(request, "console/run.html", context)
 
@@ -230,7 +237,7 @@ def _number(text: str | None, default: int) -> int:
 def run_events(request: HttpRequest, run_id: str) -> HttpResponse:
     """The raw log, by position: a page to read, or JSON for a timeline that has lost its socket."""
     access = access_of(request)
-    run = _find(access, run_id)
+    run = find(access, run_id)
     after = _number(request.GET.get("after"), 0)
     frames = [frame_of(event) for event in events_after(run.id, after, EVENTS_PAGE)]
     if "application/json" in request.headers.get("Accept", ""):
@@ -261,7 +268,7 @@ _OUTCOMES = {
 def cancel(request: HttpRequest, run_id: str) -> HttpResponse:
     """Confirm first what cancelling does not undo, then one POST that cancels; a second one is answered calmly."""
     access = access_of(request)
-    run = _find(access, run_id, "cancel_runs")
+    run = find(access, run_id, "cancel_runs")
     page_url = reverse("admin:runs_page", args=[run.public_id])
     if run.is_terminal or run.ending:
         messages.info(request, f"This run is {_ended_word(run)} already; nothing more was done.")

@@ -27,7 +27,14 @@ class ConsoleSite(admin.AdminSite):
     enable_nav_sidebar = False
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
-        from . import inbox, operation_pages, overview, review, run_pages  # models are loaded by now
+        from . import (
+            inbox,
+            operation_pages,
+            overview,
+            review,
+            run_control,
+            run_pages,
+        )  # models are loaded by now
 
         def page(route: str, view: Any, name: str) -> URLPattern:
             found: URLPattern = path(route, self.admin_view(view), name=name)
@@ -42,6 +49,7 @@ class ConsoleSite(admin.AdminSite):
             page("runs/<run_id:run_id>/", run_pages.run_page, "runs_page"),
             page("runs/<run_id:run_id>/events/", run_pages.run_events, "runs_events"),
             page("runs/<run_id:run_id>/cancel/", run_pages.cancel, "runs_cancel"),
+            page("runs/<run_id:run_id>/<slug:verb>/", run_control.control, "runs_control"),
             page("operations/", operation_pages.operation_list, "operations"),
             page("operations/<op_id:operation_id>/", operation_pages.operation_page, "operations_page"),
             # The sidebar is the index: a page per Django app would tell of our packages, not of the product.

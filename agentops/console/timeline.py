@@ -161,6 +161,7 @@ def _run(state: State, what: str, at: int, data: Frame) -> None:
         case "paused":
             group = _group(state, f"pause-{state['seq']}", "wait", at, WORDS["title"]["paused"])
             _put(group, "waiting", WORDS["word"]["paused"])
+            group["note"] = _short(data.get("reason") or data.get("detail") or "")
         case "resumed":
             _resumed(state, at, data)
         case "cancel_requested":

@@ -114,6 +114,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "failed": "Failed",
         "cancelled": "Cancelled",
         "ending": "Being cancelled",
+        "paused": "Paused",
     },
     "idle": {"idle": "{time} idle"},
 }

@@ -128,7 +128,7 @@ function drawHead() {
     const answer = timeline.answer();
     document.querySelector("[data-answer]").hidden = !answer;
     set(document.querySelector("[data-answer-text]"), answer);
-    if (state.finished) document.querySelector("[data-cancel]")?.remove();
+    if (state.finished) for (const button of document.querySelectorAll("[data-cancel], [data-control]")) button.remove();
     tell(named(line.text));
 }
 
@@ -209,6 +209,8 @@ function connect() {
         // A gap means that something was lost on the way: ask again from what is known.
         if (event.seq > timeline.state.seq + 1) return socket.close();
         take([event]);
+        // What a person may do now, and why it stands still, is the server's to say.
+        if (event.type === "run.paused" || ["pause", "retry"].includes(event.data.why)) return location.reload();
         if (timeline.state.finished) ended();
     });
     socket.addEventListener("close", ({ code }) => {

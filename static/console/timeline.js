@@ -111,7 +111,9 @@ export class Timeline {
             this.line(group, "release", data.release);
             close(group, at, "ok", this.words.word.started);
         } else if (what === "paused") {
-            put(this.group(`pause-${state.seq}`, "wait", at, this.words.title.paused), "waiting", this.words.word.paused);
+            const group = this.group(`pause-${state.seq}`, "wait", at, this.words.title.paused);
+            put(group, "waiting", this.words.word.paused);
+            group.note = short(data.reason || data.detail || "");
         } else if (what === "resumed") {
             this.resumed(at, data);
         } else if (what === "cancel_requested") {

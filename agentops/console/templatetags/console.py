@@ -103,7 +103,7 @@ def status_glyph(status: str) -> str:
 @register.filter
 def run_status(run: AgentRun) -> str:
     ending = bool(run.ending) and not run.is_terminal
-    return WORDS["status"]["ending" if ending else run.status]
+    return WORDS["status"]["ending" if ending else "paused" if run.is_paused else run.status]
 
 
 @register.filter

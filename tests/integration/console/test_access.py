@@ -210,3 +210,36 @@ def test_every_page_has_a_strict_policy(approval: Approval) -> None:
     page = answer.content.decode()
     assert "style=" not in page
     assert not re.search(r"<script(?![^>]*(src=|application/json))", page)
+
+
+def test_an_engineer_pauses_resumes_and_retries_and_nobody_else_does(approval: Approval) -> None:
+    run = approval.operation.run
+    page = f"/admin/runs/{run.public_id}/"
+    engineer = member(approval, ROLE.ENGINEER)
+    client = signed_in(engineer)
+    for verb, said in (
+        ("pause", "Paused by"),
+        ("resume", ""),
+        ("cancel", ""),
+        ("retry", "Carries on the work of"),
+    ):
+        assert f"{page}{verb}/" in client.get(page).content.decode()
+        for role in (ROLE.REVIEWER, ROLE.AUDITOR):
+            other = signed_in(member(approval, role))
+            assert f"{page}{verb}/" not in other.get(page).content.decode()
+            assert other.post(f"{page}{verb}/", {"reason": "no"}).status_code == 404
+        checked = signed_in(engineer, enforce_csrf_checks=True)
+        assert checked.post(f"{page}{verb}/", {"reason": "no"}).status_code == 403
+        assert client.get(f"{page}{verb}/").status_code == 200
+        assert client.post(f"{page}{verb}/", {"reason": " "}).status_code == 422
+        answer = client.post(f"{page}{verb}/", {"reason": "It must be so."}, follow=True)
+        assert said in answer.content.decode()
+    verbs = AuditEntry.objects.filter(actor=f"user:{engineer.pk}").values_list("verb", flat=True)
+    assert {"run.paused", "run.resumed", "run.cancelled", "run.retried"} <= set(verbs)
+    again = AgentRun.objects.get(retry_of=run)
+    assert "Carried on by" in client.get(page).content.decode()
+    assert (
+        "has not stopped"
+        in client.post(f"/admin/runs/{again.public_id}/retry/", {"reason": "x"}, follow=True).content.decode()
+    )
+    assert client.post(f"{page}explode/", {"reason": "x"}).status_code == 404

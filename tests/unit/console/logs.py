@@ -155,7 +155,7 @@ def denied() -> list[dict[str, Any]]:
         code="refund.over_ceiling",
         message="x" * 5_000,
     )
-    log(0.1, "run.paused")
+    log(0.1, "run.paused", why="person", actor="user:7", reason="The shop is being moved.")
     log(700, "run.resumed", why="pause", worker="w-2")
     log(0.1, "run.failed", code="max_steps", detail="", actor="system")
     return log.frames
