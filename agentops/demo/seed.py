@@ -21,7 +21,8 @@ from agentops.tenancy.models import ApiToken, Membership, Tenant, User
 from approvals.models import Policy, ReviewLimit
 from operations.contract import give_grade, prove
 from operations.grades import present_grade
-from operations.models import Connection
+from operations.hooks import secret_place
+from operations.models import Connection, SettleLimit
 from operations.services import connection_place
 from runs.models import Slot
 
@@ -112,6 +113,8 @@ def seed(path: Path) -> dict[str, Any]:
         path.with_name("jwks.json"), identity.jwks()
     )  # the shop verifies with it, also while the web is down
     _grade_connections()
+    for tenant in tenants.values():
+        _listen(tenant)
     written = {
         "base_url": settings.AGENTOPS_BASE_URL,
         "provider_url": settings.AGENTOPS_PROVIDER_URL,
@@ -195,6 +198,20 @@ def _connect(tenant: Tenant, name: str, connector: str, base_url: str, secret: s
     )
 
 
+def _listen(tenant: Tenant) -> None:
+    """Let the payments tell this tenant of its refunds, signed with a secret of its own."""
+    connection = Connection.objects.get(tenant=tenant, name="payments")
+    secret = f"whsec_{secrets.token_urlsafe(24)}"
+    Connection.objects.filter(pk=connection.pk).update(
+        sealed_hook_secret=sealed.seal_json(
+            vault.for_tenant(tenant.id), secret_place(connection.id), {"secret": secret}
+        )
+    )
+    url = f"{settings.AGENTOPS_BASE_URL}/hooks/{connection.public_id}"
+    wanted = {"tenant": tenant.slug, "url": url, "secret": secret}
+    httpx.post(f"{settings.AGENTOPS_PROVIDER_URL}/_webhooks", json=wanted, timeout=10).raise_for_status()
+
+
 def _grade_connections() -> None:
     """Recovery relies on what is proved: a first start, and one with a newer connector, runs the contract test."""
     for connection in Connection.objects.filter(mode="test").select_related("tenant"):
@@ -208,6 +225,10 @@ def _people(tenants: Mapping[str, Tenant], passwords: Mapping[str, str]) -> list
         accounts.append(_account(name, f"{role.value} of {slug}", passwords))
         user = User.objects.get(username=name)
         join(tenants[slug], user, role)
+        if role == Membership.Role.ENGINEER:
+            SettleLimit.objects.get_or_create(
+                tenant=tenants[slug], person=user, action="", currency="EUR", defaults={"each_minor": 20_000}
+            )
         if limit is not None:
             ReviewLimit.objects.get_or_create(
                 tenant=tenants[slug], reviewer=user, action="", currency="EUR", defaults={"each_minor": limit}

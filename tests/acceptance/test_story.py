@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.acceptance.stack import ROOT, Stack, environment, eventually
@@ -355,3 +356,20 @@ def test_the_accounts_tokens_and_orders_of_the_demo_are_as_promised(stack: Stack
         "globex-reviewer",
         "admin",
     }
+
+
+def test_a_refund_that_bounces_is_told_by_the_payments_themselves(story: Story) -> None:
+    """After success nobody looks any more: only a signed message can bring it."""
+    order = story.order(2_490)
+    story.fault("bounce_after", seconds=1, times=1)
+    assert (
+        story.ended(story.start(f"My order {order} arrived damaged, please refund it."))["status"]
+        == "completed"
+    )
+    with psycopg.connect(story.stack.demo["database_url"], autocommit=True) as database:
+
+        def is_reversed() -> bool:
+            wanted = "SELECT reversed_at FROM operations_operation WHERE target_name = %s AND action = 'refund.create'"
+            return database.execute(wanted, [order]).fetchone()[0] is not None
+
+        eventually(is_reversed, 20, "the operation says that it was undone")

@@ -41,6 +41,8 @@ class Control:
                     return json_reply(200, self._orders(request.query.get("tenant")))
                 case ("POST", "/_orders"):
                     return json_reply(201, self._more_orders(_body(request)))
+                case ("POST", "/_webhooks"):
+                    return json_reply(200, self._listen(_body(request)))
                 case _:
                     message = f"The control door has no {request.method} {request.path}."
                     return error_reply(404, "not_found", message)
@@ -48,6 +50,14 @@ class Control:
             return error_reply(400, "bad_fault", str(why), modes=NAMES)
         except BadRequest as why:
             return error_reply(400, "bad_request", str(why))
+
+    def _listen(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        tenant, url, secret = (wanted.get(name) for name in ("tenant", "url", "secret"))
+        if not (isinstance(tenant, str) and isinstance(url, str) and isinstance(secret, str)):
+            raise BadRequest("tenant, url and secret are texts")
+        with self._books.writing() as db:
+            db.execute("INSERT OR REPLACE INTO endpoints VALUES (?, ?, ?)", (tenant, url, secret))
+        return {"tenant": tenant, "url": url}
 
     def _orders(self, tenant: str | None) -> list[dict[str, Any]]:
         with self._books.reading() as db:

@@ -50,22 +50,37 @@ def signature(payload: bytes, secret: str, timestamp: int) -> str:
 
 
 def deliver_due(ledger: Books, endpoint: Endpoint | None) -> float | None:
-    """Returns the seconds until the next try, None when everything is delivered or given up."""
+    """`endpoint` takes everything; without one each tenant is told of its own, where it has said where.
+
+    Returns the seconds until the next try, None when everything is delivered or given up."""
     while True:
         with ledger.reading() as db:
             row = db.execute(NEXT).fetchone()
         if row is None:
             return None
-        if endpoint is None:
-            with ledger.writing() as db:  # nobody listens, and nobody will be told of it later
-                db.execute("UPDATE events SET due_at = NULL WHERE due_at IS NOT NULL")
-            return None
         if (early := row["due_at"] - books.now()) > 0:
             return float(early)
-        is_done = _accepted(row["payload"].encode(), endpoint) or row["tries"] >= len(PAUSES_SECONDS)
+        where = endpoint or _endpoint_of(ledger, row["payload"])
+        is_done = (
+            where is None  # nobody listens, and nobody will be told of it later
+            or _accepted(row["payload"].encode(), where)
+            or row["tries"] >= len(PAUSES_SECONDS)
+        )
         due_at = None if is_done else books.now() + PAUSES_SECONDS[row["tries"]]
         with ledger.writing() as db:
             db.execute("UPDATE events SET due_at = ?, tries = tries + 1 WHERE seq = ?", (due_at, row["seq"]))
+
+
+def _endpoint_of(ledger: Books, payload: str) -> Endpoint | None:
+    """Where the tenant wants to be told whose order the event's charge paid for."""
+    thing = json.loads(payload)["data"]["object"]
+    with ledger.reading() as db:
+        row = db.execute(
+            "SELECT e.url, e.secret FROM charges c JOIN orders o ON o.id = c.order_id"
+            " JOIN endpoints e ON e.tenant = o.tenant WHERE c.id = ?",
+            (thing.get("charge", thing["id"]),),
+        ).fetchone()
+    return Endpoint(row["url"], row["secret"]) if row else None
 
 
 def _accepted(payload: bytes, endpoint: Endpoint) -> bool:
