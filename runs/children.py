@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
+from django.db import connection
+
 from agentops.audit.entries import Actor, record
 from agentops.kernel import sealed
 from agentops.kernel.clock import now
@@ -21,6 +23,14 @@ from .services import MICROUSD_PER_CENT, concurrency, input_place
 
 MAX_DEPTH = 5
 MAX_CHILDREN = 100  # that one run may start in its life
+MAX_FAMILY = 1_000  # runs that one run may lead to, itself among them
+_FAMILY_SIZE = """
+WITH RECURSIVE family AS (
+  SELECT %s::uuid AS id
+  UNION ALL SELECT r.id FROM runs_agentrun r JOIN family f ON r.parent_id = f.id
+)
+SELECT count(*) FROM (SELECT 1 FROM family LIMIT %s) counted
+"""
 
 
 @dataclass(frozen=True)
@@ -114,8 +124,14 @@ def _require_room(parent: AgentRun) -> None:
         raise Terminal(
             f"This run has started {MAX_CHILDREN} runs, and may start no more.", code="too_many_runs"
         )
-    depth, above = 1, parent.parent
-    while above is not None:
-        depth, above = depth + 1, above.parent
+    depth, first = 1, parent
+    while first.parent is not None:
+        depth, first = depth + 1, first.parent
     if depth >= MAX_DEPTH:
         raise Terminal(f"Runs start each other {MAX_DEPTH} deep already.", code="too_deep")
+    with connection.cursor() as cursor:
+        cursor.execute(_FAMILY_SIZE, [first.id, MAX_FAMILY])
+        if cursor.fetchone()[0] >= MAX_FAMILY:
+            raise Terminal(
+                f"This run and those it led to are {MAX_FAMILY}, and start no more.", code="too_many_runs"
+            )

@@ -84,7 +84,11 @@ class StartRun(Asked):
         ),
     ] = None
     conversation_id: Annotated[
-        Key | None, Field(description="Your name for the conversation that the run belongs to.")
+        Key | None,
+        Field(
+            description="Your name for the conversation that the run belongs to. While an earlier run of it has not ended,"
+            " this one waits as `queued`; it begins after it and is told what was asked and answered before."
+        ),
     ] = None
     dedupe_key: Annotated[
         Key | None,

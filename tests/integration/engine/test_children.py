@@ -13,6 +13,7 @@ from agentops.sdk import Agent, Call, ChildFailed, Limits, Reply, Terminal, tool
 from agentops.sdk.agents import separate_registry
 from approvals.models import Approval
 from approvals.services import requesters_of
+from runs.holds import pause_agent
 from runs.models import AgentRun, InboxMessage, Step
 from runs.services import wake
 from tests import factories
@@ -260,6 +261,14 @@ def test_what_may_not_start_a_run_is_told_so(stage, parent, declared, wanted, co
     assert not run.children.exists()
 
 
+def test_no_child_of_a_paused_agent_begins(stage, parent):
+    name = parent(lambda ctx: ctx.run("helper", "q").text)
+    pause_agent(stage.tenant, "helper", actor=SYSTEM, reason="x")
+    run = stage.carry_on(stage.start("x", name))
+    assert dict(story(run))["tool.failed"]["code"] == "agent_paused"
+    assert not run.children.exists()
+
+
 def test_families_are_bounded(stage, parent, monkeypatch):
     monkeypatch.setattr("runs.children.MAX_CHILDREN", 2)
 
@@ -287,6 +296,9 @@ def test_families_are_bounded(stage, parent, monkeypatch):
         again.append(Agent("deep", instructions="x", tools=[deeper], offline=script).name)
         assert answer(stage.carry_on(stage.start("x", "deep"))) == "too_deep"
     assert AgentRun.objects.filter(agent="deep").count() == 5
+    monkeypatch.setattr("runs.children.MAX_FAMILY", 2)
+    run = stage.carry_on(stage.start("x", parent(work)))
+    assert (run.children.count(), dict(story(run))["tool.failed"]["code"]) == (1, "too_many_runs")
 
 
 def test_a_doubled_message_is_one_and_early_ones_are_kept_in_order(stage):

@@ -93,9 +93,14 @@ def test_a_pause_of_a_waiting_one_does_not_let_it_jump_the_queue(stage, client, 
     assert AgentRun.objects.get(pk=first.pk).status == "completed"
 
 
-def test_of_first_requests_at_the_same_moment_one_begins(stage, client, parrot):
+def test_of_requests_at_the_same_moment_one_begins(stage, client, parrot):
     made = together(*(lambda: say(client, "hello"),) * 4)
     assert Conversation.objects.count() == 1
+    assert sorted(seen(run)[1] for run in made) == [False, False, False, True]
+    for run in made:
+        stage.carry_on(run)
+    stage.rest()
+    made = together(*(lambda: say(client, "again"),) * 4)
     assert sorted(seen(run)[1] for run in made) == [False, False, False, True]
     for run in made:
         stage.carry_on(run)
