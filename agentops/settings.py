@@ -285,6 +285,11 @@ CELERY_TASK_DEFAULT_QUEUE = "agentops"
 CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "agentops.engine.tasks.sweep", "schedule": 5.0, "options": {"expires": 10}},
     "expire": {"task": "agentops.engine.tasks.expire_approvals", "schedule": 5.0, "options": {"expires": 10}},
+    "effects": {
+        "task": "agentops.engine.tasks.sweep_effects",
+        "schedule": 600.0,  # looks whether a day is over, and goes on with what is not through
+        "options": {"expires": 300},
+    },
     "partitions": {
         "task": "agentops.engine.tasks.open_partitions",
         "schedule": 3600.0,

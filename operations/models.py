@@ -67,6 +67,7 @@ class Target(models.Model):
     capacity_minor = models.BigIntegerField(null=True)  # what was captured
     foreign_minor = models.BigIntegerField(default=0)  # the provider's effects that are not ours
     as_of = models.DateTimeField(null=True)
+    thing = models.CharField(max_length=120, blank=True)  # what the money comes from, by the provider's name
 
     class Meta:
         constraints: ClassVar[Any] = [
@@ -119,7 +120,7 @@ class Operation(Stateful):
     )
     operation_key = models.CharField(max_length=90)
     status = models.CharField(max_length=16, choices=OperationStatus, default=OperationStatus.PENDING)
-    authority_kind = models.CharField(max_length=16, blank=True)  # policy, approval
+    authority_kind = models.CharField(max_length=16, blank=True)  # policy, approval, adopted
     authority_id = models.UUIDField(null=True)
     authorised_digest = models.CharField(max_length=90, blank=True)  # of the proposal that was allowed
     generation = models.PositiveSmallIntegerField(default=0)
@@ -162,6 +163,9 @@ class Operation(Stateful):
             models.CheckConstraint(
                 condition=~Q(status__in=["approved", "executing", "succeeded"]) | ~Q(authority_kind=""),
                 name="operation_authority_before_effect",
+            ),
+            models.CheckConstraint(
+                condition=~Q(authority_kind="adopted") | Q(attempts=0), name="operation_adopted_is_never_sent"
             ),
             models.CheckConstraint(
                 condition=Q(amount_minor__isnull=True, currency="")
@@ -339,6 +343,34 @@ class Unmatched(models.Model):
             models.CheckConstraint(condition=Q(source__in=Source.values), name="unmatched_source_known"),
             models.CheckConstraint(
                 condition=Q(closed_at__isnull=True) ^ ~Q(closed_as=""), name="unmatched_open_or_closed"
+            ),
+        ]
+
+
+class Sweep(models.Model):
+    """One window of a provider's effects that is gone through, page by page, and what was found in it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    connection = models.ForeignKey(
+        Connection, on_delete=models.PROTECT, db_constraint=False, related_name="sweeps"
+    )
+    since = models.DateTimeField()
+    until = models.DateTimeField()
+    cursor = models.CharField(max_length=200, blank=True)  # where the next page begins
+    listed = models.PositiveIntegerField(default=0)
+    ours = models.PositiveIntegerField(default=0)
+    foreign = models.PositiveIntegerField(default=0)
+    adopted = models.PositiveIntegerField(default=0)
+    lease_expires_at = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(db_default=Now())
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(fields=["tenant", "id"], name="sweep_tenant_id"),
+            models.UniqueConstraint(
+                fields=["tenant", "connection"], condition=Q(finished_at__isnull=True), name="sweep_open_once"
             ),
         ]
 

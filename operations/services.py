@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.db.models import Q, QuerySet
 from pydantic import BaseModel, ValidationError
 
 from agentops.audit.entries import Actor, record
@@ -250,6 +251,13 @@ def propose(
     raise Terminal("This intent was refused a thousand times.", code="too_many_occurrences")
 
 
+def record_adopted(
+    run: AgentRun, intended: Intended, key: str, actor: Actor, previous: Operation | None
+) -> Locked:
+    """Record an effect that is there already as an operation of a new `run`, under the key that its place gives it."""
+    return _new(run, "adopted", intended, actor, _locked_target(intended), key, 0, previous).locked
+
+
 def _locked_target(intended: Intended) -> Target:
     target, _ = Target.objects.get_or_create(
         tenant_id=intended.tenant.id,
@@ -323,16 +331,19 @@ def _joined(run: AgentRun, step: str, operation: Operation) -> Proposed:
 
 
 def remember_facts(target: Target, facts: Facts) -> None:
-    """Keep on the locked target what the provider says it can still give, our own effects taken out."""
+    """Keep on the locked target what the provider says it can still give, taken out what we count ourselves.
+
+    An effect under the name of an operation that has not happened, as far as we know, is counted as anybody's.
+    """
     if facts.capacity_minor is None:
         return
-    ours = set(Operation.objects.filter(target=target).values_list("id", flat=True))
-    shown_ours = {show("op", value) for value in ours}
-    foreign = sum(amount for owner, amount in facts.theirs.items() if owner not in shown_ours)
+    counted = {operation.public_id for operation in _counted(target)}
+    foreign = sum(amount for owner, amount in facts.theirs.items() if owner not in counted)
     target.capacity_minor = facts.capacity_minor
     target.foreign_minor = foreign
+    target.thing = facts.thing
     target.as_of = now()
-    target.save(update_fields=["capacity_minor", "foreign_minor", "as_of"])
+    target.save(update_fields=["capacity_minor", "foreign_minor", "thing", "as_of"])
 
 
 _PROMISED = (
@@ -347,13 +358,14 @@ def remaining_minor(target: Target, *, but: UUID) -> int | None:
     """What the locked target can still give: captured, less what is not ours, less all that is promised or done."""
     if target.capacity_minor is None:
         return None
-    ours = Operation.objects.filter(target=target, amount_minor__isnull=False).exclude(pk=but)
-    promised = sum(operation.amount_minor or 0 for operation in ours.filter(status__in=_PROMISED))
-    done = sum(
-        operation.amount_minor or 0
-        for operation in ours.filter(status=OperationStatus.SUCCEEDED, reversed_at__isnull=True)
-    )
-    return target.capacity_minor - target.foreign_minor - promised - done
+    ours = sum(operation.amount_minor or 0 for operation in _counted(target).exclude(pk=but))
+    return target.capacity_minor - target.foreign_minor - ours
+
+
+def _counted(target: Target) -> QuerySet[Operation]:
+    """Ours that hold or have taken money of the target: promised, on its way, in doubt, or done and not undone."""
+    done = Q(status=OperationStatus.SUCCEEDED, reversed_at__isnull=True)
+    return Operation.objects.filter(Q(status__in=_PROMISED) | done, target=target)
 
 
 def of_step(run: AgentRun, step: str) -> Operation | None:

@@ -189,4 +189,6 @@ def _authority(operation: Any) -> str:
             return f"A rule of the tenant's policy: {operation.rule}"
         case "approval":
             return "A person's approval"
+        case "adopted":
+            return "Nobody here: the provider had done it, and the comparison with its list took it over"
     return "Nothing yet"

@@ -8,6 +8,7 @@ from django.db import connection
 from agentops.kernel.clock import Once
 from agentops.telemetry.logs import logger
 from approvals.services import expire_due
+from operations.sweep import sweep_due
 from runs import leases
 from runs.models import BusyCall
 from runs.queries import answered_and_unclaimed, cancelled_and_alive
@@ -53,6 +54,12 @@ def sweep() -> int:
 def expire_approvals() -> int:
     """Close approvals that nobody decided in time."""
     return expire_due()
+
+
+@shared_task(ignore_result=True)
+def sweep_effects() -> int:
+    """Compare what providers list with our operations: once a day each, some pages at a time, none twice."""
+    return sweep_due()
 
 
 @shared_task(ignore_result=True)

@@ -1,5 +1,6 @@
-"""An operation at the terminal: what is known of it, and a person's word on what became of it."""
+"""Operations at the terminal: what is known of one, a person's word on what became of it, the comparison with providers."""
 
+from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -8,17 +9,21 @@ from agentops.kernel.ids import parse
 from agentops.kernel.problems import Problem
 from agentops.tenancy.models import User
 from operations import queries
+from operations.connectors.base import CheckFailed
 from operations.dispatch import loaded
-from operations.models import Operation
+from operations.grades import declared
+from operations.models import Connection, Operation, Sweep
 from operations.sentences import action_title, finding_sentence, status_label, status_sentence
 from operations.settlement import LOOK_HOURS, Says, Settled, settle
 from operations.states import PersonsVerdict
+from operations.sweep import carry_on
 
 CHANNEL = "cli"
+MAX_PAGES = 10_000  # of one connection's list
 
 
 class Command(BaseCommand):
-    help = "Show an operation with its evidence, or settle one whose outcome is unknown."
+    help = "Show an operation with its evidence, settle one whose outcome is unknown, or compare all with their providers."
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
@@ -30,9 +35,14 @@ class Command(BaseCommand):
         word.add_argument("--as", dest="person", required=True, metavar="NAME", help="who says so")
         word.add_argument("--reason", default="", help="why; with did-not: what proves it")
         word.add_argument("--reference", default="", help="with happened: the provider's reference")
+        sweep = verbs.add_parser("sweep", help="compare what providers list with our operations, now")
+        sweep.add_argument("--tenant", default="", help="a tenant's slug; without it every tenant's")
         word.add_argument("--hours", type=int, default=LOOK_HOURS, help="with keep-looking: how long")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["verb"] == "sweep":
+            self._sweep(options["tenant"])
+            return
         operation = _named(options["id"])
         if options["verb"] == "show":
             self._show(operation)
@@ -51,6 +61,29 @@ class Command(BaseCommand):
         except Problem as problem:
             raise CommandError(problem.detail) from None
         self.stdout.write(_told(done))
+
+    def _sweep(self, tenant: str) -> None:
+        rows = Connection.objects.filter(enabled=True).select_related("tenant").order_by("tenant_id", "id")
+        for row in rows.filter(tenant__slug=tenant) if tenant else rows:
+            if not declared(row).can_list:
+                self.stdout.write(f"{row.tenant.slug}/{row.name}: its provider cannot list")
+                continue
+            try:
+                done = carry_on(row, pages=MAX_PAGES, tell=partial(self._swept, row))
+            except CheckFailed as failed:
+                raise CommandError(f"{row.tenant.slug}/{row.name}: {failed.detail}") from None
+            if done.finished_at is None:
+                self.stdout.write(
+                    f"{row.tenant.slug}/{row.name}: not through; somebody else is at it, or go on later"
+                )
+
+    def _swept(self, row: Connection, sweep: Sweep) -> None:
+        where = "through" if sweep.finished_at else "so far"
+        self.stdout.write(
+            f"{row.tenant.slug}/{row.name}: {sweep.since:%Y-%m-%d %H:%M} to {sweep.until:%Y-%m-%d %H:%M}, {where}:"
+            f" {sweep.listed} effects, {sweep.ours} ours, {sweep.foreign} others', {sweep.adopted} adopted"
+        )
+        self.stdout.flush()
 
     def _show(self, operation: Operation) -> None:
         write = self.stdout.write
