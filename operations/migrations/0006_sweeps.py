@@ -11,7 +11,7 @@ from agentops.kernel.schema import tenant_key
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('operations', '0004_grades'),
+        ('operations', '0005_once'),
         ('runs', '0005_control'),
         ('tenancy', '0004_control_runs'),
     ]
