@@ -9,7 +9,10 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
 from agentops import llm
+from agentops.sdk.agents import agents
 from agentops.telemetry.logs import configure
+
+from .doors import reaching_out
 
 START = "start"  # the tag of checks that a start must pass, however quick it is meant to be
 
@@ -23,6 +26,7 @@ class EngineConfig(AppConfig):
         for module in settings.AGENTOPS_AGENTS:
             import_module(module)
         register(_model_can_be_called, START)
+        register(_tools_have_one_door, START)
 
 
 def _model_can_be_called(**_: Any) -> list[CheckMessage]:
@@ -31,3 +35,7 @@ def _model_can_be_called(**_: Any) -> list[CheckMessage]:
     except llm.ModelUnavailable as error:
         return [Error(error.message, id="engine.E001")]
     return []
+
+
+def _tools_have_one_door(**_: Any) -> list[CheckMessage]:
+    return [Error(fault, id="engine.E002") for fault in reaching_out(agents())]

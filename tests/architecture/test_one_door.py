@@ -3,11 +3,16 @@
 import ast
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from django.core.checks import run_checks
 from django.db import connection
 
+from agentops.engine.apps import START
+from agentops.engine.doors import reaching_out
+from agentops.sdk.agents import agents, separate_registry
 from runs import events, leases
 from runs.models import RunEvent, Step
 
@@ -128,6 +133,73 @@ def test_only_dispatch_sends():
     }
     assert senders == {"operations/dispatch.py"}
     assert len(found["operations/dispatch.py"]) == 2  # an attempt, and what the contract test rehearses
+
+
+CLIENTS = {"httpx", "requests", "aiohttp", "stripe", "smtplib", "urllib3"}
+# Who may speak to the outside, and to whom: providers, models, and the demo's reads of its shop.
+SPEAKERS = ("operations/connectors/", "agentops/llm/", "agentops/demo/")
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def test_only_connectors_speak_to_providers():
+    for path, tree in modules():
+        names = set(imported(tree))
+        clients = {name for name in names if name.split(".")[0] in CLIENTS or name == "django.core.mail"}
+        assert not clients or path.startswith(SPEAKERS), f"{path}: {clients}"
+        inner = {name for name in names if re.match(r"operations\.connectors\.(?!base$|registry$)", name)}
+        assert not inner or path.startswith("operations/connectors/"), f"{path}: {inner}"
+
+
+def test_only_the_contract_test_rehearses_and_only_it_makes_trials():
+    found = {path: list(calls(tree, "rehearse", "trial")) for path, tree in modules()}
+    assert where(found) == {"operations/contract.py"}
+
+
+def test_the_agents_that_are_here_reach_no_provider_but_by_an_operation():
+    assert reaching_out(agents()) == []
+
+
+WAYS_ROUND = {
+    "from operations.connectors.registry import CONNECTORS": "leads to a connector",
+    "from operations import dispatch": "leads to a connector",
+    "from agentops.engine import settle": "leads to a connector",
+    "import stripe": "can be written to",
+    "from django.core import mail": "can be written to",
+    "import importlib": "can be written to",
+    "eval('1')": "can be written to",
+    "import httpx": "writes with httpx (.post)",
+}
+
+
+@pytest.mark.parametrize("line", WAYS_ROUND)
+def test_a_tool_that_could_reach_a_provider_in_a_step_fails_the_start(line, tmp_path, monkeypatch):
+    """It proposes refunds, as it should, and a helper of its package can do them past the ledger."""
+    name = f"round_{abs(hash(line))}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("")
+    helper = f"def pay(step):\n    {line}\n    httpx.post('https://provider.example')\n"
+    (tmp_path / name / "helper.py").write_text(helper)
+    tool = (
+        "from agentops.sdk import Agent, Receipt, ToolContext, tool\nfrom . import helper\n"
+        "@tool(proposes='refund.create')\ndef refund(ctx: ToolContext) -> Receipt:\n    'Refund.'\n"
+        "    return ctx.step('pay', helper.pay)\nAgent('round', instructions='x', tools=[refund])\n"
+    )
+    (tmp_path / name / "agent.py").write_text(tool)
+    monkeypatch.syspath_prepend(tmp_path)
+    with separate_registry():
+        import_module(f"{name}.agent")
+        said = [error.msg for error in run_checks(tags=[START]) if error.id == "engine.E002"]
+    assert said
+    for fault in said:
+        assert f"Tool refund of agent round: {name}.helper" in fault
+    assert WAYS_ROUND[line] in said[0]
 
 
 def test_no_lock_makes_the_inserts_of_child_rows_wait():
