@@ -38,10 +38,9 @@ def locked(principal: Principal, external_id: str | None) -> Conversation | None
     return rows.get()
 
 
-def again(run: AgentRun) -> Conversation | None:
-    """The conversation of a run that is retried, locked after that run: nothing waits for a run that has ended."""
-    rows = Conversation.objects.select_for_update(no_key=True)
-    return rows.get(pk=run.conversation_id) if run.conversation_id is not None else None
+def locked_of(run_id: UUID) -> Conversation | None:
+    """The conversation of that run, if it has one, locked before the run itself is."""
+    return Conversation.objects.select_for_update(no_key=True).filter(runs=run_id).first()
 
 
 def unended(conversation: Conversation) -> QuerySet[AgentRun]:

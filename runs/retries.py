@@ -26,11 +26,13 @@ def start_again(
 ) -> AgentRun:
     """A queued run with the question, the labels and the key of the locked, ended `source`, under the present release.
 
+    Its conversation has been locked before it (`conversations.locked_of`).
+
     What `source` has spent stays spent: the new run has what is left of each limit, or the limit anew where nothing is left.
     Raises AgentPaused, Conflict (dedupe_key_taken).
     """
     require_agent(source.tenant_id, source.agent)
-    conversation = conversations.again(source)
+    conversation = source.conversation
     newest = conversation.runs.order_by("-id").first() if conversation else None
     before = conversations.unended(conversation).exists() if conversation else False
     run_id = uuid7_after(newest.id if newest else None)

@@ -27,7 +27,7 @@ from runs.hints import Hints
 from runs.services import wake
 from runs.wakeups import CONTROL_GROUP
 
-from . import aftermath, agent_loop, control, inbox
+from . import aftermath, agent_loop, control, inbox, loading
 from .agent_loop import RunFailed
 from .ledger import Ending, Leased, RunLedger, Unread, pool_of, soon
 from .live import LIFE_LOST, LeaseLost, LiveRun, Waiting
@@ -177,7 +177,7 @@ class Driver:
 
     async def _park_for_release(self, run: Leased, needs: Sequence[str]) -> bool:
         """Nobody here can carry it on: it waits for a worker that can, or for a person who retries, moves or ends it."""
-        detail = f"No worker of the present release has {', '.join(needs)}."[:500]
+        detail = f"No worker of the present release has {loading.in_words(needs)}."[:500]
         log.warning("release_missing", run_id=run.public_id, needs=list(needs))
         return await self.ledger.park(
             run, frozenset({"release"}), None, needs=needs, code="release", detail=detail

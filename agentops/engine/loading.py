@@ -53,6 +53,16 @@ def actions_here() -> list[str]:
     return [f"action:{action.name}@{action.version}" for action in ACTIONS.values()]
 
 
+def in_words(needs: Sequence[str]) -> str:
+    """What `AgentRun.needs` says, for people."""
+    said = []
+    for need in needs:
+        kind, _, name = need.partition(":")
+        words = {"tool": "the tool {1}", "action": "{0} in version {1}"}.get(kind, "the agent {0}")
+        said.append(words.format(*name.replace("@", "/").split("/")))
+    return ", ".join(said)
+
+
 def missing(
     agent: Agent, manifest: Manifest, steps: Mapping[str, Any], open_actions: Sequence[str]
 ) -> list[str]:

@@ -15,7 +15,7 @@ from approvals.policy import published
 from operations.models import Interest
 from operations.moves import retried
 from operations.states import OperationStatus
-from runs import holds, retries, services
+from runs import conversations, holds, retries, services
 from runs.models import AgentRun, Step
 from runs.states import BLOCKED_FOR_PERSON, BlockedOn, RunStatus, StepKind, StepStatus
 
@@ -50,6 +50,7 @@ def retry_run(tenant_id: int, run_id: UUID, *, actor: Actor, reason: str) -> Ret
     Nothing that it completed is done or billed again, and no effect is made twice. Raises NotFound, AgentPaused, Conflict
     (not_stopped, still_ending, completed, retried_already, no_agent, dedupe_key_taken).
     """
+    conversations.locked_of(run_id)
     run = services.lock(tenant_id, run_id)
     if not run.is_terminal:
         return _go_on(run, actor, reason)

@@ -12,6 +12,8 @@ from pydantic import BaseModel
 from agentops.audit.entries import SYSTEM
 from agentops.engine import aftermath
 from agentops.engine.control import cancel_run
+from agentops.engine.pause import pause_run, resume_run
+from agentops.engine.retry import retry_run
 from agentops.sdk import Agent, Call, Reply, tool
 from agentops.sdk.agents import separate_registry
 from approvals.services import AUTHORITY, expire_due
@@ -84,7 +86,7 @@ def play(stage) -> None:
     ]
     stage.rest()
     stage.decide(rejected, person, "reject")
-    cancel_run(stage.tenant.id, cancelled.operation.run_id, actor=SYSTEM, reason="x")
+    control(stage, cancelled.operation.run_id)
     stage.decide(lost, person)
     stage.decide(asked_again, person)
     departure = depart(loaded(lost.operation_id), AUTHORITY, worker="test")
@@ -105,6 +107,12 @@ def play(stage) -> None:
     assert expire_due() == 2
     expired.refresh_from_db()
     assert expired.status == "expired"
+
+
+def control(stage, run_id) -> None:
+    """What people do to a run that waits for a decision: it ends cancelled, and is carried on by another."""
+    for verb in (pause_run, resume_run, cancel_run, retry_run):
+        verb(stage.tenant.id, run_id, actor=SYSTEM, reason="x")
 
 
 def play_families(stage) -> None:

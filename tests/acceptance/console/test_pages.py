@@ -79,6 +79,7 @@ def pages(house: House) -> list[str]:
         f"/admin/runs/{run}/",
         f"/admin/runs/{run}/events/",
         f"/admin/runs/{run}/cancel/",
+        f"/admin/runs/{run}/pause/",
         f"/admin/runs/{told.public_id}/",
         f"/admin/runs/{hostile.operation.run.public_id}/",
         "/admin/operations/",

@@ -2,9 +2,12 @@ import json
 
 import pytest
 
+from agentops.audit.entries import Actor
 from agentops.kernel.clock import Now
 from agentops.kernel.ids import parse
+from agentops.tenancy.models import Tenant
 from runs.events import opened
+from runs.holds import pause_agent, resume_agent
 from runs.models import AgentRun, RunEvent
 from runs.states import RunStatus
 
@@ -79,6 +82,23 @@ def test_a_business_key_is_free_again_when_its_run_has_ended(caller):
     second = caller.post("/v1/runs", REFUND | {"dedupe_key": "order A-1002"}, key="k2")
     assert second.status_code == 201
     assert second.json()["run_id"] != first["run_id"]
+
+
+def test_a_paused_agent_starts_nothing_and_the_same_key_serves_once_it_is_resumed(caller):
+    acme = Tenant.objects.get(slug="acme")
+    pause_agent(acme, "support-agent", actor=Actor("user:7", "cli"), reason="It is being mended.")
+    answer = caller.post("/v1/runs", REFUND, key="k")
+    problem = answer.json()
+    assert (answer.status_code, problem["code"], problem["title"]) == (
+        409,
+        "agent_paused",
+        "The agent is paused",
+    )
+    assert "It is being mended." in problem["detail"]
+    assert "repeat the request once it is resumed" in problem["detail"]
+    assert not AgentRun.objects.exists()
+    resume_agent(acme, "support-agent", actor=Actor("user:7", "cli"), reason="Mended.")
+    assert caller.post("/v1/runs", REFUND, key="k").status_code == 201
 
 
 def test_an_unknown_agent_is_named_with_those_there_are(caller):
