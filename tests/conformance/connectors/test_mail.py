@@ -111,8 +111,9 @@ def test_a_refused_login_is_blocked(provider: Provider, mail_server: MailServer)
     assert "secret" not in repr(answer)
 
 
-def test_a_mail_server_that_is_not_there_is_surely_not_sent(provider: Provider) -> None:
-    assert MAIL.send(MAIL.call(provider, base_url="smtp://127.0.0.1:1")).verdict == Verdict.NOT_SENT
+@pytest.mark.parametrize("url", ["smtp://127.0.0.1:1", "smtp://nowhere.invalid"])
+def test_a_mail_server_that_is_not_there_is_surely_not_sent(provider: Provider, url: str) -> None:
+    assert MAIL.send(MAIL.call(provider, base_url=url)).verdict == Verdict.NOT_SENT
 
 
 def test_a_mail_past_its_send_by_never_reaches_the_mail_server(
