@@ -21,7 +21,8 @@ from agentops.engine.live import Waiting
 from agentops.kernel.clock import Now, now
 from agentops.sdk.errors import OperationRefused
 from agentops.tenancy.models import Tenant
-from approvals.services import AUTHORITY
+from approvals.models import Approval
+from approvals.services import AUTHORITY, decide
 from operations import dispatch, findings, moves, queries
 from operations.connectors import wire
 from operations.connectors.registry import CONNECTORS
@@ -125,6 +126,13 @@ class Ledger:
             "amount_minor": REFUNDED, "currency": "EUR", "refund_ref": ref,
         }  # fmt: skip
         return self._settled(run, step, "mail.send", f"customer:{order['customer']}", params, ref)
+
+    def approve(self, made: Operation) -> None:
+        """A person lets it happen."""
+        approval = Approval.objects.get(operation=made, status="requested")
+        given = {"reason": "Seen.", "proposal_digest": approval.proposal_digest, "channel": "rest"}
+        reviewer = factories.person(self.tenant)
+        decide(self.tenant.id, approval.id, reviewer=reviewer, verdict="approve", **given)
 
     def cancel(self, run: AgentRun) -> None:
         cancel_run(self.tenant.id, run.id, actor=SYSTEM, reason="Called off.")

@@ -1,3 +1,4 @@
+from tests.locks import _recording, lock_orders, no_circle
 from tests.stage import provider, provider_process, stage
 
-__all__ = ["provider", "provider_process", "stage"]
+__all__ = ["_recording", "lock_orders", "no_circle", "provider", "provider_process", "stage"]

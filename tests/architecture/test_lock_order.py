@@ -1,12 +1,7 @@
 """The order of locks of every service, as it really takes them: one order, so no two of them can wait for each other."""
 
-import re
-import threading
-
 import pytest
 from django.db import transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.utils import CursorWrapper
 from pydantic import BaseModel
 
 from agentops.audit.entries import SYSTEM
@@ -16,6 +11,7 @@ from agentops.engine.pause import pause_run, resume_run
 from agentops.engine.retry import retry_run
 from agentops.sdk import Agent, Call, Reply, tool
 from agentops.sdk.agents import separate_registry
+from approvals.models import Approval
 from approvals.services import AUTHORITY, expire_due
 from operations.dispatch import depart, loaded, send
 from operations.reconcile import carry_on
@@ -24,51 +20,8 @@ from operations.states import PersonsVerdict
 from runs import budgets
 from runs.models import AgentRun
 from tests import factories
+from tests.locks import LockOrders
 from tests.stage import LARGE, SMALL
-
-ORDER = [
-    "runs_slot",
-    "runs_conversation",
-    "runs_agentrun",
-    "runs_step",
-    "operations_target",
-    "operations_operation",
-    "operations_hook",
-    "approvals_approval",
-    "operations_incident",
-    "operations_settlement",
-]
-LOCKS = re.compile(r'UPDATE (?:ONLY )?"?(\w+)"?.* SET | FROM "(\w+)".* FOR NO KEY UPDATE', re.S)
-
-
-@pytest.fixture
-def taken(monkeypatch) -> set[tuple[str, ...]]:
-    """The tables in the order in which each transaction of this process first locked a row of them."""
-    found: set[tuple[str, ...]] = set()
-    held = threading.local()
-    execute = CursorWrapper.execute
-
-    def executed(self, sql, params=None):
-        result = execute(self, sql, params)
-        match = LOCKS.search(str(sql))
-        if match and self.db.in_atomic_block:
-            tables = held.__dict__.setdefault("tables", [])
-            table = match.group(1) or match.group(2)
-            if table not in tables:
-                tables.append(table)
-        return result
-
-    def ending(end):
-        def ended(self):
-            found.add(tuple(held.__dict__.pop("tables", [])))
-            return end(self)
-
-        return ended
-
-    monkeypatch.setattr(CursorWrapper, "execute", executed)
-    monkeypatch.setattr(BaseDatabaseWrapper, "_commit", ending(BaseDatabaseWrapper._commit))
-    monkeypatch.setattr(BaseDatabaseWrapper, "_rollback", ending(BaseDatabaseWrapper._rollback))
-    return found
 
 
 def play(stage) -> None:
@@ -154,23 +107,33 @@ def starter():
         )
 
 
-def test_families_and_conversations_take_their_locks_in_the_one_order(stage, starter, taken):
+def test_families_and_conversations_take_their_locks_in_the_one_order(stage, starter, lock_orders):
     play_families(stage)
-    assert_ordered(taken)
-    assert any(order[:2] == ("runs_slot", "runs_agentrun") for order in taken)
-    assert any(order[:2] == ("runs_conversation", "runs_agentrun") for order in taken)
+    assert lock_orders.faults == []
+    assert any(order[:2] == ("runs_slot", "runs_agentrun") for order in lock_orders.orders)
+    assert any(order[:2] == ("runs_conversation", "runs_agentrun") for order in lock_orders.orders)
 
 
-def assert_ordered(taken: set[tuple[str, ...]]) -> None:
-    orders = {order for order in taken if len(order) > 1}
-    unknown = {table for order in orders for table in order if table not in ORDER}
-    assert not unknown, unknown
-    assert [order for order in orders if sorted(order, key=ORDER.index) != list(order)] == []
-
-
-def test_every_service_takes_its_locks_in_the_one_order(stage, taken):
+def test_every_service_takes_its_locks_in_the_one_order(stage, lock_orders):
     play(stage)
-    assert_ordered(taken)
-    orders = {order for order in taken if len(order) > 1}
-    assert any("approvals_approval" in order for order in orders)
-    assert any("operations_target" in order for order in orders)
+    assert lock_orders.faults == []
+    seen = {table for order in lock_orders.orders for table in order}
+    assert {"approvals_approval", "operations_target", "operations_incident"} <= seen
+    assert any(order[1:3] == ("operations_target", "operations_operation") for order in lock_orders.orders)
+
+
+def test_an_order_that_closes_a_circle_is_a_fault(stage, lock_orders):
+    approval = stage.until_asked(stage.ask_refund(stage.order(LARGE)))
+    stage.rest()
+    with transaction.atomic():
+        list(Approval.objects.select_for_update(no_key=True).filter(pk=approval.pk))
+        list(AgentRun.objects.select_for_update(no_key=True).filter(pk=approval.operation.run_id))
+    (fault,) = lock_orders.faults
+    assert fault.endswith("here: approvals_approval → runs_agentrun")
+    lock_orders.faults.clear()
+    own = LockOrders()
+    own.note(("counters", "budgets"))
+    own.note(("approvals_approval", "counters"))
+    assert own.faults == []
+    own.note(("budgets", "runs_agentrun"))
+    assert len(own.faults) == 1

@@ -69,7 +69,7 @@ def test_what_surely_never_left_is_no_doubt_even_if_it_is_said_after_the_lease(l
     )
     ledger.ask(ledger.run(), order)
     (made,) = ledger.operations(order)
-    approve(ledger, made)
+    ledger.approve(made)
     departure = depart(loaded(made.id), AUTHORITY, worker="stopped")
     ledger.move_clock(LEASE_SECONDS + 1)
     reconcile(made.id)
@@ -83,16 +83,6 @@ def test_what_surely_never_left_is_no_doubt_even_if_it_is_said_after_the_lease(l
     assert not Incident.objects.filter(kind="outcome_unknown", closed_at=None).exists()
     assert ledger.settle(made).status == S.SUCCEEDED
     assert len(ledger.refunds(order)) == 1
-
-
-def approve(ledger, made) -> None:
-    from approvals.services import decide
-
-    approval = Approval.objects.get(operation=made, status="requested")
-    decide(
-        ledger.tenant.id, approval.id, reviewer=factories.person(ledger.tenant), verdict="approve", reason="Yes.",
-        proposal_digest=approval.proposal_digest, channel="rest",
-    )  # fmt: skip
 
 
 def test_a_no_to_an_earlier_request_moves_nothing_while_a_later_one_is_on_its_way(ledger, order):
@@ -223,7 +213,7 @@ def test_the_time_to_leave_is_over_on_this_machine_before_it_is_over_on_record(l
     )
     ledger.ask(ledger.run(), order)
     (made,) = ledger.operations(order)
-    approve(ledger, made)
+    ledger.approve(made)
     real = dispatching.now
 
     def stopped_before():
