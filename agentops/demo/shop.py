@@ -1,21 +1,14 @@
 """The shop as the demo's tools see it: reads over HTTP, in the name of whoever the run acts for."""
 
-import functools
 import os
 from typing import Any
 
 import httpx
 
 from agentops.sdk import Retryable, Terminal, ToolContext
+from agentops.sdk.http import client
 
-CONNECT_SECONDS = 3.0
-ANSWER_SECONDS = 10.0
-
-
-@functools.cache
-def _client() -> httpx.Client:
-    """One for the process: it is safe across threads, and building one costs more than a request."""
-    return httpx.Client(timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS))
+TIMEOUT = httpx.Timeout(10.0, connect=3.0)
 
 
 def read(
@@ -28,9 +21,9 @@ def read(
             "The shop's address is not configured: set AGENTOPS_SHOP_URL.", code="shop_not_configured"
         )
     try:
-        response = _client().get(
-            f"{shop_url}{path}", params=params, headers=ctx.identity_headers("shop", target)
-        )
+        with client(ctx.signal, timeout=TIMEOUT) as http:
+            headers = ctx.identity_headers("shop", target)
+            response = http.get(f"{shop_url}{path}", params=params, headers=headers)
     except httpx.TransportError as error:
         raise Retryable("The shop cannot be reached at the moment.", code="shop_unreachable") from error
     match response.status_code:

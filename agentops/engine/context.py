@@ -1,8 +1,8 @@
 """What a tool is given: the SDK's context over the journal, the ledger of operations and the run's events."""
 
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from agentops.kernel.redaction import mask, printable
 from agentops.sdk.agents import Agent
 from agentops.sdk.context import BoundLogger, Principal, StepContext
 from agentops.sdk.errors import DuplicateStep, InvalidResult, JournalMismatch, Terminal
+from agentops.sdk.signals import StopSignal
 from agentops.sdk.text import repaired_json
 from agentops.sdk.tools import Tool, require_repeatable
 from agentops.sdk.values import ChildRun, Receipt
@@ -39,15 +40,20 @@ class _StepContext:
 class CallSignal:
     """Set once the run is cancelled or the call's time is up; an abandoned call writes and proposes nothing more."""
 
-    def __init__(self, run: threading.Event) -> None:
+    def __init__(self, run: StopSignal) -> None:
         self._run = run
-        self._abandoned = threading.Event()
+        self._abandoned = StopSignal()
 
     def is_set(self) -> bool:
         return self._run.is_set() or self._abandoned.is_set()
 
     def abandon(self) -> None:
         self._abandoned.set()
+
+    @contextmanager
+    def aborting(self, abort: Callable[[], None]) -> Iterator[None]:
+        with self._run.aborting(abort), self._abandoned.aborting(abort):
+            yield
 
     def require_time(self) -> None:
         if self._abandoned.is_set():

@@ -1,7 +1,6 @@
 """A run as the driver holds it: its lease, its journal, what it reported in this life."""
 
 import asyncio
-import threading
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,6 +14,7 @@ from agentops.kernel.ids import show
 from agentops.kernel.sealed import Key
 from agentops.kernel.transitions import LostRace
 from agentops.sdk.agents import Agent
+from agentops.sdk.signals import StopSignal
 
 from .stepper import Journal
 
@@ -90,7 +90,7 @@ class LiveRun:
     paused: bool = False  # a person wants it to begin nothing more
     ended: bool = False
     busy_until: float | None = None  # a hung step is not kept alive past its own limit
-    signal: threading.Event = field(default_factory=threading.Event)
+    signal: StopSignal = field(default_factory=StopSignal)
     task: "asyncio.Task[None] | None" = None
 
     @property

@@ -5,6 +5,7 @@ The engine implements these protocols. Code of a tool runs again from its start 
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +28,13 @@ class Signal(Protocol):
     """Set once the run is cancelled or the tool's time is up; a long tool looks at it and stops."""
 
     def is_set(self) -> bool: ...
+
+    def aborting(self, abort: Callable[[], None]) -> AbstractContextManager[None]:
+        """For a tool that blocks: inside, `abort()` is called once, from another thread, when the signal is set.
+
+        `agentops.sdk.http.client` does it for HTTP.
+        """
+        ...
 
 
 class BoundLogger(Protocol):

@@ -1,6 +1,5 @@
 """A tool's context in memory: a journal that outlives each life of the process, a clock that is stepped, points to die at."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pydantic_core import to_jsonable_python
 from agentops.sdk.agents import Agent
 from agentops.sdk.context import BoundLogger, Principal, Signal, StepContext
 from agentops.sdk.errors import ChildFailed, DuplicateStep, JournalMismatch, OperationRefused, Terminal
+from agentops.sdk.signals import StopSignal
 from agentops.sdk.text import repaired_json
 from agentops.sdk.tools import Tool, digest_of, require_repeatable
 from agentops.sdk.values import ChildRun, Receipt
@@ -118,7 +118,7 @@ class Rehearsal:
     principal: Principal = field(default_factory=lambda: Principal(tenant="acme", actor="user:rehearsal"))
     run_id: str = "run_rehearsal"
     call_id: str = "turn-1/call-0"
-    signal: Signal = field(default_factory=threading.Event)
+    signal: Signal = field(default_factory=StopSignal)
     log: BoundLogger = field(default_factory=_Silent)
     clock: Clock = field(default_factory=Clock)
     proposals: list[Proposal] = field(default_factory=list)

@@ -1,8 +1,10 @@
 """Cancelling: nothing new begins, what was not sent never will be, what was sent is followed; the receipt says which."""
 
+import socket
 import threading
 import time
 
+import httpx
 import pytest
 
 from agentops.audit.entries import Actor
@@ -13,6 +15,7 @@ from agentops.engine.pause import pause_run
 from agentops.engine.standing import busy_calls, standing
 from agentops.kernel.problems import NotFound
 from agentops.sdk import Retryable
+from agentops.sdk.http import client
 from agentops.telemetry.metrics import CANCEL_SECONDS
 from approvals.models import Approval
 from approvals.services import AUTHORITY
@@ -226,7 +229,7 @@ def test_a_run_that_waits_for_its_next_try_makes_none_after_the_cancel(stage, te
 
 @pytest.mark.case("H-2")
 def test_a_tool_that_ignores_the_signal_is_shown_as_still_busy_and_its_write_stopped(stage, test_agent):
-    """One that looks stops within two seconds, one that is blocked in HTTP is aborted; see the tests above and of the SDK."""
+    """One that looks stops within two seconds, as is shown above; one that is blocked in HTTP is aborted, as below."""
     entered, goon, ended = threading.Event(), threading.Event(), threading.Event()
 
     def ignores(ctx):
@@ -249,6 +252,30 @@ def test_a_tool_that_ignores_the_signal_is_shown_as_still_busy_and_its_write_sto
     eventually(lambda: busy_calls(run) == 0, "its worker takes it back")
     assert standing(row) == []
     assert not run.steps.filter(name="write").exists()
+    assert last_is_terminal(run)
+
+
+def test_a_tool_that_is_blocked_in_http_is_aborted(stage, test_agent):
+    """The server takes the connection and never answers; the tool's own time-out is a minute."""
+    raised = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def blocked(ctx):
+            try:
+                with client(ctx.signal, timeout=60, trust_env=False) as http:
+                    http.get(f"http://127.0.0.1:{server.getsockname()[1]}/")
+            except httpx.TransportError as error:
+                raised.append(type(error).__name__)
+                raise
+
+        run = stage.start("x", test_agent(blocked, timeout_seconds=60.0))
+        stage.driver()
+        connection, _ = server.accept()
+        connection.recv(1_000)
+        cancel(stage, run)
+        eventually(lambda: raised, "it is aborted", 5)
+        eventually(lambda: busy_calls(run) == 0, "its thread has ended")
+        connection.close()
     assert last_is_terminal(run)
 
 
