@@ -111,12 +111,12 @@ def test_the_parent_parks_on_its_child_and_a_person_who_may_not_decide_for_it_ma
 
 def test_one_tool_may_start_several_each_under_its_key(stage, parent):
     def work(ctx):
-        return " ".join(ctx.run("helper", f"q{n}", key=f"part-{n}").run_id for n in range(3))
+        return " ".join(ctx.run("helper", f"q{n}", key=f"part-{n}").run_id for n in range(2))
 
     run = stage.carry_on(stage.start("x", parent(work)))
     made = [each.public_id for each in AgentRun.objects.filter(parent_id=run.pk).order_by("id")]
     assert answer(run) == " ".join(made)
-    assert len(made) == 3
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize("dies", ["before the start", "after the start", "before the message is journaled"])
@@ -270,15 +270,16 @@ def test_no_child_of_a_paused_agent_begins(stage, parent):
 
 
 def test_families_are_bounded(stage, parent, monkeypatch):
-    monkeypatch.setattr("runs.children.MAX_CHILDREN", 2)
+    monkeypatch.setattr("runs.children.MAX_CHILDREN", 1)
+    monkeypatch.setattr("runs.children.MAX_DEPTH", 2)
 
     def work(ctx):
-        for n in range(3):
+        for n in range(2):
             ctx.run("helper", "q", budget_cents=1, detached=True, key=str(n))
 
     run = stage.carry_on(stage.start("x", parent(work)))
     assert dict(story(run))["tool.failed"]["code"] == "too_many_runs"
-    assert run.children.count() == 2
+    assert run.children.count() == 1
     with separate_registry():
         again = []
 
@@ -295,7 +296,8 @@ def test_families_are_bounded(stage, parent, monkeypatch):
 
         again.append(Agent("deep", instructions="x", tools=[deeper], offline=script).name)
         assert answer(stage.carry_on(stage.start("x", "deep"))) == "too_deep"
-    assert AgentRun.objects.filter(agent="deep").count() == 5
+    assert AgentRun.objects.filter(agent="deep").count() == 2
+    monkeypatch.setattr("runs.children.MAX_CHILDREN", 9)
     monkeypatch.setattr("runs.children.MAX_FAMILY", 2)
     run = stage.carry_on(stage.start("x", parent(work)))
     assert (run.children.count(), dict(story(run))["tool.failed"]["code"]) == (1, "too_many_runs")
