@@ -21,18 +21,21 @@ KEPT = {
 }
 
 
+# In seconds: an interval of days would be shorter or longer where a session's zone changes its clocks.
+MOVABLE_CLOCK = (
+    "CREATE OR REPLACE FUNCTION agentops_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS"
+    " 'SELECT clock_timestamp() + make_interval(secs =>"
+    " COALESCE((SELECT extract(epoch FROM shift) FROM kernel_test_clock), 0)::float8)'"
+)
+
+
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
     """The database's clock gets an offset, which only a test database may have."""
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         cursor.execute("CREATE TABLE IF NOT EXISTS kernel_test_clock (shift interval NOT NULL)")
         cursor.execute("GRANT SELECT ON kernel_test_clock TO agentops_app")
-        # In seconds: an interval of days would be shorter or longer where a session's zone changes its clocks.
-        cursor.execute(
-            "CREATE OR REPLACE FUNCTION agentops_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS"
-            " 'SELECT clock_timestamp() + make_interval(secs =>"
-            " COALESCE((SELECT extract(epoch FROM shift) FROM kernel_test_clock), 0)::float8)'"
-        )
+        cursor.execute(MOVABLE_CLOCK)
         cursor.execute("DELETE FROM kernel_test_clock")
 
 

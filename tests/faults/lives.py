@@ -178,14 +178,16 @@ def warm_up(order: dict[str, Any]) -> dict[str, Any]:
     return {"code": 0}
 
 
-def employ() -> dict[str, Any]:
-    """A whole Celery worker, which lives until somebody kills it."""
+def employ(off_seconds: float) -> dict[str, Any]:
+    """A whole Celery worker, which lives until somebody kills it; its own clock is `off_seconds` ahead."""
     child = os.fork()
     if child == 0:
         from django.conf import settings
 
         from agentops.celery import app
 
+        real = time.time
+        time.time = lambda: real() + off_seconds
         settings.AGENTOPS_WORKER_TOKEN = f"worker-{os.getpid()}"
         os.dup2(2, 1)  # what it prints is no answer of ours
         options = ["-P", "threads", "-c", "2", "--without-gossip", "--without-mingle", "-l", "warning"]
@@ -204,7 +206,7 @@ def main() -> None:
         order = json.loads(line)
         match order:
             case {"celery": True}:
-                said = employ()
+                said = employ(order["off_seconds"])
             case {"wake": child}:
                 said = wake(child)
             case {"die_at": "never"}:

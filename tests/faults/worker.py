@@ -45,9 +45,9 @@ class Lives:
     def wake(self, pid: int) -> dict[str, Any]:
         return self._say({"wake": pid})
 
-    def employ(self) -> None:
-        """One more Celery worker."""
-        self.employed.append(self._say({"celery": True})["pid"])
+    def employ(self, *, off_seconds: float = 0.0) -> None:
+        """One more Celery worker, on the same host; its own clock is `off_seconds` ahead."""
+        self.employed.append(self._say({"celery": True, "off_seconds": off_seconds})["pid"])
 
     def kill(self, place: int) -> None:
         os.kill(self.employed.pop(place), signal.SIGKILL)
