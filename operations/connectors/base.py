@@ -96,6 +96,7 @@ class Action:
     amount: Callable[[Any], tuple[int, str] | None] = lambda params: None  # minor units, currency
     adjustable: tuple[str, ...] = ()
     guards_target: bool = True  # another one on the same target makes policy ask a person
+    reverses: str = ""  # the action that it undoes
 
 
 @dataclass(frozen=True)
@@ -276,6 +277,13 @@ class Connector(ABC):
         `ground.target` is what the person who tests has named for it, "" for nothing. Raises CheckFailed.
         """
         return None
+
+    def reversal(self, call: Call) -> Mapping[str, Json]:
+        """The parameters of the action that undoes this one, from its committed record.
+
+        Asked only where an action names it in `reverses`.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def check(self, call: Call) -> Facts:

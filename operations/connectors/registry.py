@@ -13,3 +13,8 @@ CONNECTORS: Mapping[str, Connector] = {
 ACTIONS: Mapping[str, Action] = {
     action.name: action for connector in CONNECTORS.values() for action in connector.actions
 }
+
+
+def reversal_of(action: str) -> Action | None:
+    """The action that undoes that one; None where nothing does."""
+    return next((each for each in ACTIONS.values() if action and each.reverses == action), None)
