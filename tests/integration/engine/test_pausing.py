@@ -9,6 +9,8 @@ from agentops.audit.models import AuditEntry
 from agentops.engine.control import cancel_run
 from agentops.engine.pause import pause_run, resume_run
 from agentops.kernel.problems import Conflict, NotFound
+from approvals.services import AUTHORITY
+from operations.dispatch import depart, loaded
 from runs.models import AgentRun
 from tests import factories
 from tests.stage import LARGE, SMALL, eventually, operation, story, together, types
@@ -99,6 +101,9 @@ def test_what_is_answered_during_a_pause_shows_as_answered_and_goes_on_by_itself
     stage.driver()
     made = operation(run)
     assert (row_of(run).status, made.status, made.attempts) == ("running", "approved", 0)
+    stale = loaded(made.id)
+    stale.run.paused_at = None  # read in the moment before the pause
+    assert depart(stale, AUTHORITY, worker="late") is None
     said = " ".join(standing(row_of(run)))
     assert "Paused by user:7" in said
     assert "Approved meanwhile: refund.create" in said

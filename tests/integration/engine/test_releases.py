@@ -17,6 +17,7 @@ from agentops.sdk.agents import separate_registry
 from operations.connectors.registry import ACTIONS
 from runs.holds import AgentPaused, pause_agent, resume_agent
 from runs.models import AgentRun
+from runs.services import wake
 from tests import factories
 from tests.stage import LARGE, answer, operation, story
 
@@ -114,6 +115,9 @@ def test_a_run_of_an_agent_that_is_gone_waits_for_a_release_that_has_it(stage, d
     deploy()
     row = stage.carry_on(run, parked)
     assert (row.error_code, row.needs) == ("release", ["agent:tester"])
+    wake(run.id, "operation", {})  # makes it due, and for nobody here
+    stage.carry_on(stage.start("Where is order A-1001?"))
+    assert row_of(run).lease_epoch == row.lease_epoch
     with pytest.raises(Conflict, match="has no agent tester"):
         move_run(stage.tenant.id, run.id, actor=EMIL, reason="x")
     deploy("wait_an_hour")
