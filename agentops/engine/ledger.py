@@ -1,6 +1,7 @@
 """The driver's side of the database: claim, checkpoint, park, renew and hand back over one asynchronous pool."""
 
 import random
+import select
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -116,6 +117,14 @@ class Claimed:
     contended: bool  # nothing came, but somebody else was just claiming: look again soon
 
 
+async def _is_open(conn: AsyncConnection[DictRow]) -> None:
+    """A session that PostgreSQL has closed has something to read: only then is it asked, so that no checkpoint pays for it."""
+    socket = select.poll()
+    socket.register(conn.fileno(), select.POLLIN)
+    if socket.poll(0):
+        await AsyncConnectionPool.check_connection(conn)
+
+
 def pool_of(size: int) -> AsyncConnectionPool[AsyncConnection[DictRow]]:
     """An unopened pool on Django's own database; open it in the loop that uses it."""
     params = django_connection.get_connection_params()
@@ -132,7 +141,7 @@ def pool_of(size: int) -> AsyncConnectionPool[AsyncConnection[DictRow]]:
         min_size=min(2, size),
         max_size=size,
         open=False,
-        check=AsyncConnectionPool.check_connection,
+        check=_is_open,
     )
 
 
