@@ -47,7 +47,13 @@ CREATE TABLE IF NOT EXISTS orders (
     UNIQUE (tenant, number)
 );
 CREATE TABLE IF NOT EXISTS cancellations (
-    id TEXT PRIMARY KEY, order_id TEXT UNIQUE NOT NULL REFERENCES orders (id), reason TEXT, requested_by TEXT NOT NULL,
+    id TEXT PRIMARY KEY, order_id TEXT NOT NULL REFERENCES orders (id), reason TEXT, requested_by TEXT NOT NULL,
+    idempotency_key TEXT, operation_id TEXT, created_at REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS cancellations_of_order ON cancellations (order_id);
+CREATE TABLE IF NOT EXISTS reopenings (
+    id TEXT PRIMARY KEY, order_id TEXT NOT NULL REFERENCES orders (id),
+    cancellation TEXT UNIQUE NOT NULL REFERENCES cancellations (id), requested_by TEXT NOT NULL,
     idempotency_key TEXT, operation_id TEXT, created_at REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS notes (
@@ -120,6 +126,7 @@ def shown(db: sqlite3.Connection, order: str | None) -> dict[str, Any]:
     )
     effects = "WHERE ?1 IS NULL OR order_id = ?1 ORDER BY created_at"
     cancellations = db.execute(f"SELECT * FROM cancellations {effects}", (order,))
+    reopenings = db.execute(f"SELECT * FROM reopenings {effects}", (order,))
     notes = db.execute(f"SELECT * FROM notes {effects}", (order,))
     counters = dict(db.execute("SELECT name, value FROM counters").fetchall())
     return {
@@ -129,6 +136,11 @@ def shown(db: sqlite3.Connection, order: str | None) -> dict[str, Any]:
             {"id": row["id"], "order": row["order_id"], "idempotency_key": row["idempotency_key"],
              "operation_id": row["operation_id"]}
             for row in cancellations
+        ],
+        "reopenings": [
+            {"id": row["id"], "order": row["order_id"], "cancellation": row["cancellation"],
+             "idempotency_key": row["idempotency_key"], "operation_id": row["operation_id"]}
+            for row in reopenings
         ],
         "notes": [
             {"id": row["id"], "tenant": row["tenant"], "order": row["order_id"], "text": row["text"],

@@ -1,8 +1,8 @@
 """The shop: orders, customers, shipments and notes of each tenant, for callers with a signed identity.
 
 Writes take an `Idempotency-Key` as the payments do (bodies compared, errors of the execution replayed) and keep the
-`X-Operation-Id`, by which a look-up finds their effect. An order may be cancelled at any time, once: one that has left
-the house is to be sent back. Every mode but the three that speak of money works here.
+`X-Operation-Id`, by which a look-up finds their effect. An order may be cancelled at any time, once until that
+cancellation is taken back by a reopening: one that has left the house is to be sent back. Every mode but the three that speak of money works here.
 """
 
 import hashlib
@@ -46,6 +46,12 @@ class CancelWish:
 
 
 @dataclass(frozen=True)
+class ReopenWish:
+    order: Row
+    cancellation: str
+
+
+@dataclass(frozen=True)
 class NoteWish:
     order_id: str | None
     text: str
@@ -62,7 +68,7 @@ class Shop:
     def __call__(self, request: Request) -> Reply:
         steps = request.path.strip("/").split("/")
         writes = request.method == "POST" and (
-            steps == ["notes"] or (steps[0], steps[2:]) == ("orders", ["cancel"])
+            steps == ["notes"] or (steps[0] == "orders" and steps[2:] in (["cancel"], ["reopen"]))
         )
         fault = self._faults.take("shop") if writes else self._faults.at_lookup("shop")
         if fault.mode is Mode.UNREACHABLE:
@@ -104,6 +110,9 @@ class Shop:
         if steps == ["notes"]:
             note = Write(*common, partial(self._note_wish, call, body), partial(_add_note, call))
             return self._writer.run(note, fault)
+        if steps[2] == "reopen":
+            wish = partial(self._reopen_wish, call, body, steps[1])
+            return self._writer.run(Write(*common, wish, partial(_reopen, call)), fault)
         cancel = Write(*common, partial(self._cancel_wish, call, body, steps[1]), partial(_cancel, call))
         return self._writer.run(cancel, fault)
 
@@ -111,6 +120,13 @@ class Shop:
         with self._books.reading() as db:
             order = _own_order(db, call.caller, order_id)
         return CancelWish(order, _text(body, "reason", MAX_REASON_LENGTH))
+
+    def _reopen_wish(self, call: Call, body: dict[str, Any], order_id: str) -> ReopenWish:
+        cancellation = _text(body, "cancellation", MAX_REASON_LENGTH)
+        if cancellation is None:
+            raise _refused(400, "invalid_parameter", "cancellation is missing.")
+        with self._books.reading() as db:
+            return ReopenWish(_own_order(db, call.caller, order_id), cancellation)
 
     def _note_wish(self, call: Call, body: dict[str, Any]) -> NoteWish:
         order_id, text = _text(body, "order", MAX_REASON_LENGTH), _text(body, "text", MAX_NOTE_LENGTH)
@@ -138,6 +154,25 @@ def _cancel(call: Call, db: Connection, wish: CancelWish) -> Reply:
     return json_reply(201, wire.cancellation_object(wish.order, _cancellation(db, order_id)))
 
 
+def _reopen(call: Call, db: Connection, wish: ReopenWish) -> Reply:
+    """Takes back the cancellation that is named, and no other one: the order has its earlier status again."""
+    order_id = wish.order["id"]
+    for earlier in _reopenings(db, order_id, wish.cancellation):
+        known = wire.reopening_object(wish.order, earlier)
+        message = f"Cancellation {wish.cancellation} is already taken back."
+        raise Refused(error_reply(409, "already_reopened", message, reopening=known))
+    standing = _cancellation(db, order_id)
+    if standing is None or standing["id"] != wish.cancellation:
+        raise _refused(409, "not_cancelled", f"Order {order_id} is not cancelled by {wish.cancellation}.")
+    insert(
+        db, "reopenings", id=new_id("reo_"), order_id=order_id, cancellation=wish.cancellation,
+        requested_by=call.caller.subject, idempotency_key=call.key, operation_id=call.operation_id,
+        created_at=books.now(),
+    )  # fmt: skip
+    [made] = _reopenings(db, order_id, wish.cancellation)
+    return json_reply(201, wire.reopening_object(wish.order, made))
+
+
 def _add_note(call: Call, db: Connection, wish: NoteWish) -> Reply:
     note_id = new_id("note_")
     insert(
@@ -160,10 +195,16 @@ def _look_up(db: Connection, call: Call, steps: list[str]) -> Reply:
         case ("GET", ["orders", order_id, "shipment"]):
             return json_reply(200, wire.shipment_object(_own_order(db, caller, order_id)))
         case ("GET", ["orders", order_id, "cancellation"]):
-            order, found = _own_order(db, caller, order_id), _cancellation(db, order_id, call.visible_until)
+            order = _own_order(db, caller, order_id)
+            asked = call.request.query.get("operation_id")
+            found = _cancellation(db, order_id, call.visible_until, made_by=asked)
             if found is None:
                 raise _refused(404, "not_cancelled", f"Order {order_id} is not cancelled.")
             return json_reply(200, wire.cancellation_object(order, found))
+        case ("GET", ["orders", order_id, "reopenings"]):
+            order, asked = _own_order(db, caller, order_id), call.request.query.get("cancellation")
+            rows = _reopenings(db, order_id, asked, call.visible_until)
+            return json_reply(200, {"reopenings": [wire.reopening_object(order, row) for row in rows]})
         case ("GET", ["refund-policy"]):
             order = _own_order(db, caller, call.request.query.get("order", ""))
             return json_reply(200, wire.policy_object(order, books.now()))
@@ -206,7 +247,7 @@ def _notes(db: Connection, call: Call) -> Reply:
 
 
 def _changes(db: Connection, call: Call) -> Reply:
-    """Every cancellation and note of a tenant in a window, oldest first; `next` leads on."""
+    """Every cancellation, reopening and note of a tenant in a window, oldest first; `next` leads on."""
     if call.caller.customer is not None:
         raise _refused(403, "not_you", "A customer has no list of the shop's changes.")
     query = call.request.query
@@ -218,9 +259,11 @@ def _changes(db: Connection, call: Call) -> Reply:
     except ValueError:
         raise _refused(400, "invalid_parameter", "since and until are seconds; after is a `next`.") from None
     rows = db.execute(
-        "SELECT 'cancellation' AS kind, c.id, c.order_id, c.reason, c.operation_id, c.created_at FROM cancellations c"
-        " JOIN orders o ON o.id = c.order_id WHERE o.tenant = ?1"
-        " UNION ALL SELECT 'note', id, order_id, NULL, operation_id, created_at FROM notes WHERE tenant = ?1"
+        "SELECT 'cancellation' AS kind, c.id, c.order_id, c.reason, NULL AS cancellation, c.operation_id, c.created_at"
+        " FROM cancellations c JOIN orders o ON o.id = c.order_id WHERE o.tenant = ?1"
+        " UNION ALL SELECT 'reopening', r.id, r.order_id, NULL, r.cancellation, r.operation_id, r.created_at"
+        " FROM reopenings r JOIN orders o ON o.id = r.order_id WHERE o.tenant = ?1"
+        " UNION ALL SELECT 'note', id, order_id, NULL, NULL, operation_id, created_at FROM notes WHERE tenant = ?1"
         " ORDER BY created_at, id",
         (call.caller.tenant,),
     ).fetchall()
@@ -262,12 +305,27 @@ def _require_target(caller: Caller, kind: str, wanted: str) -> None:
         raise _refused(403, "other_target", f"The token was signed for {caller.target}.")
 
 
-def _cancellation(db: Connection, order_id: str, visible_until: float | None = None) -> Any:
-    found = db.execute(
-        "SELECT * FROM cancellations WHERE order_id = ?1 AND (?2 IS NULL OR created_at <= ?2)",
-        (order_id, visible_until),
-    )
-    return found.fetchone()
+def _cancellation(
+    db: Connection, order_id: str, visible_until: float | None = None, made_by: str | None = None
+) -> Any:
+    """The one that stands; but of the operation `made_by` its own one, taken back or not, where it made one."""
+    return db.execute(
+        "SELECT c.* FROM cancellations c LEFT JOIN reopenings r"
+        " ON r.cancellation = c.id AND (?2 IS NULL OR r.created_at <= ?2)"
+        " WHERE c.order_id = ?1 AND (?2 IS NULL OR c.created_at <= ?2) AND (r.id IS NULL OR c.operation_id = ?3)"
+        " ORDER BY c.operation_id IS ?3 DESC, c.created_at DESC",
+        (order_id, visible_until, made_by),
+    ).fetchone()
+
+
+def _reopenings(
+    db: Connection, order_id: str, cancellation: str | None, visible_until: float | None = None
+) -> list[Row]:
+    return db.execute(
+        "SELECT * FROM reopenings WHERE order_id = ?1 AND (?2 IS NULL OR cancellation = ?2)"
+        " AND (?3 IS NULL OR created_at <= ?3) ORDER BY created_at",
+        (order_id, cancellation, visible_until),
+    ).fetchall()
 
 
 def _body(request: Request) -> dict[str, Any]:

@@ -122,6 +122,18 @@ def cancellation_object(order: Row, cancellation: Row) -> dict[str, Any]:
     }
 
 
+def reopening_object(order: Row, reopening: Row) -> dict[str, Any]:
+    return {
+        "id": reopening["id"],
+        "order": order["id"],
+        "cancellation": reopening["cancellation"],
+        "status": shipment_status(order),
+        "requested_by": reopening["requested_by"],
+        "operation_id": reopening["operation_id"],
+        "reopened_at": moment(reopening["created_at"]),
+    }
+
+
 def note_object(note: Row) -> dict[str, Any]:
     return {
         "id": note["id"],
@@ -134,12 +146,13 @@ def note_object(note: Row) -> dict[str, Any]:
 
 
 def change_object(row: Row) -> dict[str, Any]:
-    """A cancellation or a note, as the list of changes names it: whose it is, on what, without its words."""
+    """A cancellation, a reopening or a note, as the list of changes names it: whose it is, on what, without its words."""
     return {
         "kind": row["kind"],
         "id": row["id"],
         "order": row["order_id"],
         "reason": row["reason"],
+        "cancellation": row["cancellation"],
         "operation_id": row["operation_id"],
         "at": moment(row["created_at"]),
     }

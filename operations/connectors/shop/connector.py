@@ -1,4 +1,4 @@
-"""Orders cancelled and notes added at the shop: an HTTP connector, whole."""
+"""Orders cancelled and reopened and notes added at the shop: an HTTP connector, whole."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,6 +41,13 @@ class CancelParams(BaseModel):
     reason: Literal["not_wanted", "ordered_by_mistake", "too_late", "other"] = "other"
 
 
+class ReopenParams(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    order: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=120)]
+    cancellation: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=120)]
+
+
 class NoteParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,13 +55,17 @@ class NoteParams(BaseModel):
 
 
 CANCEL = Action("order.cancel", 1, "shop", "order", CancelParams, intent=("order",))
+# What it takes back is one cancellation: the next one of the same order is another matter.
+REOPEN = Action(
+    "order.reopen", 1, "shop", "order", ReopenParams, intent=("order", "cancellation"), reverses=CANCEL.name
+)
 # Two notes in the same words are two notes: the request for it is what makes one itself.
 NOTE = Action("note.add", 1, "shop", "notes", NoteParams, intent=(), guards_target=False)
 
 
 class ShopConnector(HttpConnector):
     name = "shop"
-    version = 1
+    version = 2
     abilities = Abilities(
         honours_idempotency_keys=True,
         key_lifetime_seconds=24 * 3600,
@@ -64,16 +75,19 @@ class ShopConnector(HttpConnector):
         look_up_lag_seconds=settings.AGENTOPS_LOOKUP_LAG_SECONDS,
         can_list=True,
     )
-    actions = (CANCEL, NOTE)
+    actions = (CANCEL, REOPEN, NOTE)
     refusals = frozenset(
-        {"already_cancelled", "idempotency_key_too_long", "invalid_json", "invalid_parameter", "no_such_order",
-         "not_your_order", "order_locked"}
+        {"already_cancelled", "already_reopened", "idempotency_key_too_long", "invalid_json", "invalid_parameter",
+         "no_such_order", "not_cancelled", "not_your_order", "order_locked"}
     )  # fmt: skip
     not_now = frozenset({"identity_keys_unavailable", "rate_limited"})
     absent = "not_cancelled"
 
     def headers(self, call: Call, scope: str) -> Mapping[str, str]:
         return reading.identity_headers(call, scope, call.credential)
+
+    def reversal(self, call: Call) -> Mapping[str, Json]:
+        return {"order": call.target, "cancellation": call.provider_ref}
 
     def check(self, call: Call) -> Facts:
         if call.action == NOTE.name:
@@ -83,53 +97,76 @@ class ShopConnector(HttpConnector):
         if call.params["order"] != call.target:
             raise CheckFailed("other_order", "The parameters speak of another order.", retryable=False)
         order = reading.order(call, call.target, base_url=call.base_url, credential=call.credential)
+        status = Fact("order_status", order.status, "shop")
+        if call.action == REOPEN.name:
+            standing = reading.standing_cancellation(
+                call, call.target, base_url=call.base_url, credential=call.credential
+            )
+            guard = Guard("==", call.params["cancellation"])  # somebody's later one is not ours to take back
+            after = order.shipment.status if order.shipment else None
+            return Facts(
+                facts=[status, Fact("cancellation", standing, "shop", guard)],
+                fields=[Field("order_status", order.status, after, "code")],
+            )
         is_cancelled = Fact("is_cancelled", order.status == "cancelled", "shop", Guard("==", False))
         return Facts(
-            facts=[Fact("order_status", order.status, "shop"), is_cancelled],
+            facts=[status, is_cancelled],
             fields=[Field("order_status", order.status, "cancelled", "code")],
         )
 
     def build(self, call: Call) -> Request:
         if call.action == NOTE.name:
             return Request("POST", "/notes", serialise({"text": call.params["text"]}))
+        if call.action == REOPEN.name:
+            path = f"{reading.order_path(call.target)}/reopen"
+            return Request("POST", path, serialise({"cancellation": call.params["cancellation"]}))
         path = f"{reading.order_path(call.target)}/cancel"
         return Request("POST", path, serialise({"reason": call.params["reason"]}))
 
     def where_to_look(self, call: Call) -> Where:
         if call.action == NOTE.name:
             return "/notes", {"operation_id": call.operation_id}
-        return f"{reading.order_path(call.target)}/cancellation", {}
+        if call.action == REOPEN.name:
+            asked = {"cancellation": call.params["cancellation"]}
+            return f"{reading.order_path(call.target)}/reopenings", asked
+        # Named, so that our own one is found even where it has been taken back since.
+        return f"{reading.order_path(call.target)}/cancellation", {"operation_id": call.operation_id}
 
     def evidence(self, call: Call, effect: Mapping[str, Json], *, under_our_key: bool = False) -> Answer:
-        reference, is_cancel = effect.get("id"), call.action == CANCEL.name
+        reference = effect.get("id")
         if not (isinstance(reference, str) and reference):
             return Answer(Verdict.CONTRADICTION, code="no_receipt", detail="The answer names no effect.")
-        if is_cancel and effect.get("order") != call.target:
+        if call.action != NOTE.name and effect.get("order") != call.target:
             return Answer(Verdict.CONTRADICTION, provider_ref=reference, code="other_order")
+        if call.action == REOPEN.name and effect.get("cancellation") != call.params["cancellation"]:
+            return Answer(Verdict.CONTRADICTION, provider_ref=reference, code="other_cancellation")
         if effect.get("operation_id") == call.operation_id or under_our_key:
             return Answer(Verdict.APPLIED, provider_ref=reference, receipt=effect)
-        if is_cancel:  # there is one cancellation of an order, and it is somebody else's
+        if call.action == CANCEL.name:  # one cancellation of an order stands, and it is somebody else's
             return Answer(
                 Verdict.REFUSED, code="already_cancelled", detail="Somebody else cancelled the order."
+            )
+        if call.action == REOPEN.name:  # there is one reopening of a cancellation, and it is somebody else's
+            return Answer(
+                Verdict.REFUSED, code="already_reopened", detail="Somebody else reopened the order."
             )
         return Answer(Verdict.CONTRADICTION, provider_ref=reference, code="other_operation")
 
     def found(self, call: Call, fields: Mapping[str, Json]) -> Answer:
         if call.action == CANCEL.name:
             return self.evidence(call, fields)
-        match fields.get("notes"):
+        match fields.get("notes" if call.action == NOTE.name else "reopenings"):
             case []:
-                return Answer(Verdict.ABSENT, detail="No note carries this operation.")
-            case [note]:
-                return self.evidence(call, note)
+                return Answer(Verdict.ABSENT, detail="Nothing that the shop lists is this operation.")
+            case [effect]:
+                return self.evidence(call, effect)
             case [*_]:
-                return Answer(
-                    Verdict.CONTRADICTION, code="two_effects", detail="Several notes carry this operation."
-                )
+                detail = "Several things that the shop lists are this operation."
+                return Answer(Verdict.CONTRADICTION, code="two_effects", detail=detail)
         return Answer(Verdict.UNKNOWN, code="unreadable")
 
     def done_already(self, call: Call, error: Mapping[str, Json]) -> Answer | None:
-        earlier = error.get("cancellation")
+        earlier = error.get("reopening" if call.action == REOPEN.name else "cancellation")
         if isinstance(earlier, dict) and earlier.get("operation_id") == call.operation_id:
             return self.evidence(call, earlier)  # under a key that the shop has forgotten
         return None
@@ -161,6 +198,10 @@ class ShopConnector(HttpConnector):
         effect = told.effect
         if effect.get("kind") == "note":
             return None  # the words of a note that is not here are nobody's here
+        if effect.get("kind") == "reopening":
+            undone = effect.get("cancellation")
+            params = {"order": told.thing, "cancellation": undone}
+            return Intent(REOPEN, told.thing, params) if told.thing and isinstance(undone, str) else None
         known = CancelParams.model_fields["reason"].annotation
         reason = effect.get("reason") if effect.get("reason") in get_args(known) else "other"
         return Intent(CANCEL, told.thing, {"order": told.thing, "reason": reason}) if told.thing else None

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from agentops.tenancy import identity
 from operations.connectors.base import Call, CheckFailed
+from operations.connectors.http import error_of
 from operations.connectors.wire import Lost, NotSent, Reply, exchange
 
 AUDIENCE = "shop"
@@ -17,6 +18,10 @@ class OrderLine(BaseModel):
     amount_minor: int
 
 
+class Shipment(BaseModel):
+    status: str
+
+
 class Order(BaseModel):
     """Of the shop's order, what a proposal may rest on."""
 
@@ -24,6 +29,11 @@ class Order(BaseModel):
     charge: str
     status: str
     lines: list[OrderLine]
+    shipment: Shipment | None = None
+
+
+class Cancellation(BaseModel):
+    id: str
 
 
 class Customer(BaseModel):
@@ -35,6 +45,15 @@ def order(call: Call, order_id: str, *, base_url: str = "", credential: str = ""
     """The order as the shop shows it to the one who asks for the operation. Raises CheckFailed."""
     reply = get(call, order_path(order_id), base_url=base_url, credential=credential)
     return _read_as(Order, reply, f"order {order_id}")
+
+
+def standing_cancellation(call: Call, order_id: str, *, base_url: str, credential: str) -> str:
+    """The shop's name of the cancellation that stands; "" where the order is not cancelled. Raises CheckFailed."""
+    path = f"{order_path(order_id)}/cancellation"
+    reply = get(call, path, base_url=base_url, credential=credential)
+    if reply.status == 404 and error_of(reply).get("code") == "not_cancelled":
+        return ""
+    return _read_as(Cancellation, reply, f"cancellation of order {order_id}").id
 
 
 def customer(call: Call, customer_id: str) -> Customer:

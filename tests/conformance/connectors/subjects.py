@@ -96,6 +96,15 @@ def cancellation(provider: Provider, order: dict[str, Any] | None = None, **fiel
     )
 
 
+def reopening(provider: Provider, order: dict[str, Any] | None = None, **fields: Any) -> Call:
+    """Of an order that an operation of ours has cancelled, as the connector says that this is undone."""
+    order = order or provider.order()
+    shop, cancel = CONNECTORS["shop"], cancellation(provider, order)
+    answer = shop.send(cancel, shop.build(cancel), lambda: None)
+    params = shop.reversal(replace(cancel, provider_ref=answer.provider_ref))
+    return _call(provider, "order.reopen", order["id"], dict(params), **fields)
+
+
 def note(provider: Provider, **fields: Any) -> Call:
     return _call(provider, "note.add", "acme", {"text": "Call back on Monday."}, **fields)
 
@@ -126,4 +135,5 @@ SUBJECTS = [
     Subject("order.cancel", cancellation, _of("cancellations"), {"reason": "too_late"}),
     Subject("note.add", note, _of("notes"), {"text": "Call back on Tuesday."}),
     Subject("mail.send", mail, _messages, {"refund_ref": "re_2"}, is_http=False),
+    Subject("order.reopen", reopening, _of("reopenings"), {"cancellation": "can_other"}),
 ]

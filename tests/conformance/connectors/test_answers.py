@@ -69,8 +69,9 @@ def test_an_answer_means_what_the_table_says(provider: Provider, subject: Subjec
 
 
 def test_a_rate_limit_says_how_long(provider: Provider, http_subject: Subject) -> None:
+    call = http_subject.call(provider)
     provider.fault("rate_limited", times=1)
-    assert http_subject.send(http_subject.call(provider)).retry_after_seconds == 1.0
+    assert http_subject.send(call).retry_after_seconds == 1.0
 
 
 def test_the_same_request_under_its_key_has_one_effect(provider: Provider, subject: Subject) -> None:
@@ -276,11 +277,31 @@ def test_an_order_that_somebody_else_cancelled_is_refused_and_our_own_is_not(pro
     assert subject.send(forgotten).verdict == Verdict.APPLIED
 
 
+def test_a_cancellation_that_somebody_else_took_back_is_refused_and_our_own_is_not(
+    provider: Provider,
+) -> None:
+    subject = SUBJECTS[4]
+    first = subject.call(provider)
+    second = replace(first, operation_id="op_second", idempotency_key=first.idempotency_key + "_second")
+    assert subject.send(first).verdict == Verdict.APPLIED
+    assert (subject.send(second).verdict, subject.connector.look_up(second).code) == (
+        Verdict.REFUSED,
+        "already_reopened",
+    )
+    forgotten = replace(first, idempotency_key=first.idempotency_key + "_next")
+    assert subject.send(forgotten).verdict == Verdict.APPLIED
+    never = replace(second, params={**first.params, "cancellation": "can_none"}, idempotency_key="ao_never")
+    answer = subject.send(never)
+    assert (answer.verdict, answer.code) == (Verdict.REFUSED, "not_cancelled")
+
+
 @pytest.mark.parametrize(
     ("subject", "changed", "code"),
     [
         (SUBJECTS[1], {"order": "A-1"}, "other_order"),
         (SUBJECTS[1], {"id": None}, "no_receipt"),
+        (SUBJECTS[4], {"order": "A-1"}, "other_order"),
+        (SUBJECTS[4], {"cancellation": "can_other"}, "other_cancellation"),
         (SUBJECTS[2], {"operation_id": "op_other"}, "other_operation"),
         (SUBJECTS[2], {"operation_id": None}, "other_operation"),
     ],

@@ -2,14 +2,16 @@
 
 import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from operations.connectors.base import Window
 from operations.states import Verdict
 from tests.conformance.connectors.servers import Scripted
 from tests.conformance.connectors.subjects import SUBJECTS, Provider, Subject
 
-REFUND, CANCEL, NOTE, _ = SUBJECTS
+REFUND, CANCEL, NOTE, _, REOPEN = SUBJECTS
 
 
 def _wait_for(subject: Subject, call, verdict: Verdict) -> None:
@@ -151,6 +153,46 @@ def test_a_cancellation_that_was_lost_and_proposed_again_meets_its_old_self(prov
     again = replace(lost, operation_id=CANCEL.call(provider).operation_id)
     answer = CANCEL.send(again)
     assert (answer.verdict, answer.provider_ref) == (Verdict.APPLIED, reference)
+
+
+def test_a_cancellation_that_was_taken_back_is_still_found_as_ours(provider: Provider) -> None:
+    order = provider.order()
+    ours = CANCEL.call(provider, order)
+    reference = CANCEL.send(ours).provider_ref
+    undone = CANCEL.connector.reversal(replace(ours, provider_ref=reference))
+    assert undone == {"order": order["id"], "cancellation": reference}
+    reopening = replace(REOPEN.call(provider), target=order["id"], params=undone)
+    assert REOPEN.send(reopening).verdict == Verdict.APPLIED
+    found = CANCEL.connector.look_up(ours)  # never sent again: it did happen
+    assert (found.verdict, found.provider_ref) == (Verdict.APPLIED, reference)
+    again = CANCEL.call(provider, order)
+    assert CANCEL.connector.look_up(again).verdict == Verdict.ABSENT
+    second = CANCEL.send(again)
+    assert second.verdict == Verdict.APPLIED
+    assert second.provider_ref != reference
+    assert CANCEL.connector.look_up(ours).provider_ref == reference
+    assert CANCEL.connector.look_up(again).provider_ref == second.provider_ref
+
+
+def test_the_list_of_changes_tells_a_reopening_and_what_it_was_meant_to_be(provider: Provider) -> None:
+    call, now = REOPEN.call(provider), datetime.now(UTC)
+    reference = REOPEN.send(call).provider_ref
+    window = Window(now - timedelta(minutes=5), now + timedelta(minutes=5))
+    cursor, told = "", []
+    while True:
+        page = REOPEN.connector.list_effects(call, window, cursor)
+        told += [each for each in page.effects if each.thing == call.target]
+        if not (cursor := page.cursor):
+            break
+    cancelled, reopened = told
+    assert (reopened.operation_id, reopened.provider_ref) == (call.operation_id, reference)
+    assert cancelled.provider_ref == call.params["cancellation"]
+    for each, action in ((cancelled, CANCEL), (reopened, REOPEN)):
+        intent = REOPEN.connector.intent_of(each)
+        assert (intent.action.name, intent.target) == (action.name, call.target)
+        intent.action.params.model_validate(intent.params)
+    assert REOPEN.connector.intent_of(reopened).params == call.params
+    assert REOPEN.connector.hear(call, reopened).verdict == Verdict.APPLIED
 
 
 def test_a_charge_with_many_refunds_is_read_to_its_end(provider: Provider) -> None:

@@ -9,11 +9,11 @@ import pytest
 import stripe
 
 from operations.connectors.base import Call, CheckFailed, Facts
-from operations.connectors.registry import ACTIONS, CONNECTORS
+from operations.connectors.registry import ACTIONS, CONNECTORS, reversal_of
 from tests.conformance.connectors.servers import Scripted
 from tests.conformance.connectors.subjects import AMOUNT_MINOR, STRIPE_KEY, SUBJECTS, Provider, Subject
 
-REFUND, CANCEL, NOTE, MAIL = SUBJECTS
+REFUND, CANCEL, NOTE, MAIL, REOPEN = SUBJECTS
 
 
 def _check(subject: Subject, call: Call) -> Facts:
@@ -150,6 +150,24 @@ def test_a_cancelled_order_is_not_cancelled_again(provider: Provider) -> None:
     order = provider.order()
     CANCEL.send(CANCEL.call(provider, order))
     assert _broken(CANCEL, CANCEL.call(provider, order)) == ["is_cancelled"]
+
+
+def test_only_the_cancellation_that_stands_is_taken_back(provider: Provider) -> None:
+    order = provider.order()
+    call = REOPEN.call(provider, order)
+    [field] = _check(REOPEN, call).fields
+    assert (field.name, field.before, field.after) == ("order_status", "cancelled", "delivered")
+    assert REOPEN.send(call).verdict == "applied"
+    assert _broken(REOPEN, call) == ["cancellation"]  # it stands again
+    later = REOPEN.call(provider, order)
+    assert (_broken(REOPEN, call), _broken(REOPEN, later)) == (["cancellation"], [])
+    assert _refused(REOPEN, replace(later, target=provider.order()["id"])).code == "other_order"
+    assert _refused(REOPEN, replace(later, actor="customer:A-C1001")).code == "not_yours"
+
+
+def test_what_undoes_an_action_is_told_by_the_registry() -> None:
+    assert reversal_of("order.cancel") is ACTIONS["order.reopen"]
+    assert [reversal_of(name) for name in ("order.reopen", "note.add", "refund.create", "")] == [None] * 4
 
 
 def test_notes_of_another_tenant_cannot_be_written(provider: Provider) -> None:

@@ -244,6 +244,49 @@ def test_an_order_is_cancelled_once(shop, provider):
     assert shop.post(path, {"reason": "x"}, "key-second").headers["Idempotent-Replayed"] == "true"
 
 
+def test_a_cancellation_is_taken_back_once_and_the_order_may_be_cancelled_anew(shop, provider, signer):
+    order = provider.new_order()
+    path, status = f"/orders/{order['id']}", lambda: shop.get(path).json()["status"]
+    first = shop.post(f"{path}/cancel", operation="op_1").json()
+    wanted = {"cancellation": first["id"]}
+    made = shop.post(f"{path}/reopen", wanted, "key-reopen", "op_2")
+    assert (made.status_code, made.json()["cancellation"], status()) == (201, first["id"], "delivered")
+    assert shop.get(f"{path}/reopenings?cancellation={first['id']}").json() == {"reopenings": [made.json()]}
+    assert shop.post(f"{path}/reopen", wanted, "key-reopen").headers["Idempotent-Replayed"] == "true"
+    again = shop.post(f"{path}/reopen", wanted)
+    assert told(again) == (409, "already_reopened")
+    assert again.json()["error"]["reopening"] == made.json()
+    assert told(shop.get(f"{path}/cancellation")) == (404, "not_cancelled")
+    assert shop.get(f"{path}/cancellation?operation_id=op_1").json() == first
+    second = shop.post(f"{path}/cancel", operation="op_3").json()
+    assert (status(), shop.get(f"{path}/cancellation").json()) == ("cancelled", second)
+    assert told(shop.post(f"{path}/reopen", wanted)) == (409, "already_reopened")
+    assert status() == "cancelled"
+    known = provider.books(order=order["id"])
+    assert [each["id"] for each in known["cancellations"]] == [first["id"], second["id"]]
+    assert known["reopenings"] == [
+        {"id": made.json()["id"], "order": order["id"], "cancellation": first["id"], "idempotency_key": "key-reopen",
+         "operation_id": "op_2"}
+    ]  # fmt: skip
+    changes = shop.get("/changes?limit=200").json()["changes"]
+    own = [(each["kind"], each["cancellation"]) for each in changes if each["order"] == order["id"]]
+    assert own == [("cancellation", None), ("reopening", first["id"]), ("cancellation", None)]
+
+
+def test_what_is_not_cancelled_by_the_cancellation_that_is_named_is_not_reopened(shop, provider, signer):
+    order, other = provider.new_order(), provider.new_order()
+    named = {"cancellation": shop.post(f"/orders/{other['id']}/cancel").json()["id"]}
+    path = f"/orders/{order['id']}/reopen"
+    assert told(shop.post(path, named)) == (409, "not_cancelled")
+    shop.post(f"/orders/{order['id']}/cancel")
+    assert told(shop.post(path, named)) == (409, "not_cancelled")
+    assert told(shop.post(path)) == (400, "invalid_parameter")
+    assert told(shop.post("/orders/A-9999/reopen", named)) == (404, "no_such_order")
+    assert told(shop.post(path, named, token=signer.token("globex"))) == (404, "no_such_order")
+    assert told(shop.post(path, named, token=for_customer(signer, "A-C1002"))) == (403, "not_your_order")
+    assert provider.books(order=order["id"])["reopenings"] == []
+
+
 def test_the_key_of_one_orders_cancellation_cancels_no_other(shop, provider):
     first, second = provider.new_order(), provider.new_order()
     assert shop.post(f"/orders/{first['id']}/cancel", key="key-one-order").status_code == 201
