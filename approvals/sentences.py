@@ -88,6 +88,7 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
         "charge_status": "The charge is {value}, says {source}",
         "charge_currency": "The charge is in {value}, says {source}",
         "is_cancelled": "The order is cancelled, says {source}",
+        "cancellation": "Its cancellation is {value}, says {source}",
         "is_cancelled.no": "The order is not cancelled, says {source}",
         "address_unchanged": "The customer's address is the same as when this was proposed, says {source}",
         "address_unchanged.no": "The customer's address has changed since this was proposed, says {source}",
@@ -106,6 +107,7 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
         "charge_status": "{source}:扣款状态为 {value}",
         "charge_currency": "{source}:扣款币种为 {value}",
         "is_cancelled": "{source}:订单已取消",
+        "cancellation": "{source}:其取消编号为 {value}",
         "is_cancelled.no": "{source}:订单未取消",
         "address_unchanged": "{source}:客户地址与提出时相同",
         "address_unchanged.no": "{source}:客户地址在提出后已变更",
@@ -150,6 +152,7 @@ _OTHERS: Mapping[str, Mapping[str, str]] = {
     "en": {
         "refund.create": "A refund{amount}",
         "order.cancel": "A cancellation",
+        "order.reopen": "A reopening",
         "mail.send": "A mail",
         "": "Another operation ({action}{amount})",
         "amount": " of {money}",
@@ -169,6 +172,7 @@ _OTHERS: Mapping[str, Mapping[str, str]] = {
     "zh": {
         "refund.create": "一笔退款{amount}",
         "order.cancel": "一次取消",
+        "order.reopen": "一次恢复",
         "mail.send": "一封邮件",
         "": "另一个操作({action}{amount})",
         "amount": " {money}",

@@ -203,6 +203,8 @@ def _applied(locked: Locked, evidence: Evidence) -> None:
         error_code="",
         error_detail="",
     )
+    if locked.undoes is not None:
+        _mark_reversed(locked.undoes, evidence.actor)
 
 
 def _accepted(locked: Locked, answer: Answer) -> None:
@@ -423,17 +425,23 @@ def _reached(operation: Operation, answer: Answer) -> None:
 
 
 def _reversed(locked: Locked, evidence: Evidence) -> None:
-    """Undone by the provider after success: the status stays, the record says so."""
+    """Undone by the provider after success, and by nobody here: people must look."""
+    if _mark_reversed(locked, evidence.actor):
+        open_incident(locked.operation, "effect_reversed", about=locked.operation.public_id)
+
+
+def _mark_reversed(locked: Locked, actor: Actor) -> bool:
+    """An effect that is no more: the status stays, the record says so. False where it did already."""
     operation = locked.operation
     if operation.reversed_at is not None or operation.status != _S.SUCCEEDED:
-        return
+        return False
     Operation.objects.filter(pk=operation.pk).update(reversed_at=now())
     data = {**facts_of(operation), "provider_ref": operation.provider_ref}
     for run in locked.runs.values():
         if not run.is_terminal:  # the terminal event is always the last
             append(run, Event("operation.reversed", data))
-    record(operation.tenant_id, "operation.reversed", "operation", operation.public_id, evidence.actor)
-    open_incident(operation, "effect_reversed", about=operation.public_id)
+    record(operation.tenant_id, "operation.reversed", "operation", operation.public_id, actor)
+    return True
 
 
 def _alarm(operation: Operation, verb: str, detail: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ class Locked:
     def __init__(self, operation: Operation, runs: dict[UUID, AgentRun]) -> None:
         self.operation = operation
         self.runs = runs
+        self.undoes: Locked | None = None  # what this one undoes, with its runs
 
     @property
     def run(self) -> AgentRun:
@@ -46,19 +47,30 @@ def lock(operation_id: UUID, *, tenant_id: int | None = None) -> Locked:
 
 def lock_all(operation_ids: Collection[UUID]) -> list[Locked]:
     """The same for several at once, in the order of their ids; each lock is taken in the one order of all of them."""
-    found = Operation.objects.filter(pk__in=operation_ids).values_list("run_id", "target_id")
+    undone = dict(
+        Operation.objects.filter(pk__in=operation_ids, reverses__isnull=False).values_list(
+            "id", "reverses_id"
+        )
+    )
+    every = {*operation_ids, *undone.values()}
+    found = Operation.objects.filter(pk__in=every).values_list("run_id", "target_id")
     owners, targets = {run_id for run_id, _ in found}, {target_id for _, target_id in found}
-    wanted = owners.union(*_interested(operation_ids).values())
+    wanted = owners.union(*_interested(every).values())
     runs = {run.id: run for run in _locked(AgentRun, wanted)}
     _locked(Target, targets)
-    operations = _locked(Operation, operation_ids)
-    interested = _interested(operation_ids)
+    operations = _locked(Operation, every)
+    interested = _interested(every)
     if not set().union(*interested.values()) <= set(runs):
         raise LostRace("another run joined an operation meanwhile")
-    return [
-        Locked(each, {run_id: runs[run_id] for run_id in sorted(interested[each.id] | {each.run_id})})
+    locked = {
+        each.id: Locked(
+            each, {run_id: runs[run_id] for run_id in sorted(interested[each.id] | {each.run_id})}
+        )
         for each in operations
-    ]
+    }
+    for operation_id, undone_id in undone.items():
+        locked[operation_id].undoes = locked[undone_id]
+    return [each for operation_id, each in locked.items() if operation_id in operation_ids]
 
 
 def _locked[Row: Model](model: type[Row], ids: Collection[UUID]) -> list[Row]:

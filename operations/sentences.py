@@ -43,6 +43,7 @@ _TITLES: _Words = {
     "en": {
         "refund.create": "Refund{amount} on {target}",
         "order.cancel": "Cancel {target}",
+        "order.reopen": "Reopen {target}",
         "mail.send": "Send a mail to {target}",
         "note.add": "Add a note to {target}",
         "": "{action}{amount} on {target}",
@@ -50,6 +51,7 @@ _TITLES: _Words = {
     "zh": {
         "refund.create": "为{target} 退款{amount}",
         "order.cancel": "取消{target}",
+        "order.reopen": "恢复{target}",
         "mail.send": "向{target} 发送邮件",
         "note.add": "为{target} 添加备注",
         "": "对{target} 执行 {action}{amount}",
@@ -95,7 +97,7 @@ _STATUS: _Words = {
         "escalated": "We sent it{sent_at}, and the provider cannot tell what became of it. A person must settle it.",
         "succeeded": "It happened. The provider's reference is {ref}.",
         "succeeded_plain": "It happened.",
-        "reversed": "It happened{as_ref}, and the provider has undone it since, at {reversed_at}.",
+        "reversed": "It happened{as_ref}, and was undone at {reversed_at}.",
         "failed": "It did not happen.",
         "rejected": "It was refused and never sent.",
         "cancelled": "It was cancelled before anything was sent.",
@@ -117,7 +119,7 @@ _STATUS: _Words = {
         "escalated": "已发送{sent_at},服务方无法说明结果,需要人工确认。",
         "succeeded": "已生效,服务方编号为 {ref}。",
         "succeeded_plain": "已生效。",
-        "reversed": "已生效{as_ref},其后在 {reversed_at} 被服务方撤销。",
+        "reversed": "已生效{as_ref},其后于 {reversed_at} 被撤销。",
         "failed": "没有生效。",
         "rejected": "已被拒绝,从未发送。",
         "cancelled": "在发送之前已取消。",

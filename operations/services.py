@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from agentops.audit.entries import Actor, record
 from agentops.kernel import canonical, sealed
 from agentops.kernel.clock import now
-from agentops.kernel.ids import show, uuid7
+from agentops.kernel.ids import parse, show, uuid7
 from agentops.kernel.sealed import Place
 from agentops.sdk.errors import JournalMismatch, Terminal
 from agentops.tenancy import vault
@@ -26,7 +26,7 @@ from .connectors.registry import ACTIONS, CONNECTORS
 from .models import Connection, Interest, Operation, Target
 from .moves import Locked, facts_of
 from .occurrences import AskAgain, opens_next
-from .states import OperationStatus
+from .states import WITHOUT_EFFECT, OperationStatus
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Intended:
     amount_minor: int | None
     currency: str
     facts: Facts = field(default_factory=Facts)
+    undoes: UUID | None = None  # the operation that this one would undo
 
     @property
     def proposal_digest(self) -> str:
@@ -128,6 +129,7 @@ def intend(
     if connection is None:
         raise Terminal(f"This tenant has no connection for {action_name}.", code="no_connection")
     amount = action.amount(valid)
+    undoes = undone_by(run.tenant_id, action, name, wanted_reference) if action.reverses else None
     return Intended(
         operation_id=uuid7(),
         action=action,
@@ -140,7 +142,23 @@ def intend(
         reference=wanted_reference,
         amount_minor=amount[0] if amount else None,
         currency=amount[1] if amount else "",
+        undoes=undoes,
     )
+
+
+def undone_by(tenant_id: int, action: Action, target: str, reference: str) -> UUID:
+    """What an action that undoes another is about: its reference names that operation. Raises Terminal."""
+    named = parse("op", reference)
+    known = Operation.objects.filter(
+        tenant_id=tenant_id, action=action.reverses, target_name=target, status=OperationStatus.SUCCEEDED
+    )
+    undone = known.filter(pk=named).first() if named else None
+    if undone is None:
+        raise Terminal(
+            f"{action.name} needs, as its reference, the {action.reverses} of that target that it undoes.",
+            code="nothing_to_undo",
+        )
+    return undone.id
 
 
 def read_facts(intended: Intended) -> Intended:
@@ -235,6 +253,8 @@ def propose(
     effect opens the next occurrence, linked to the old one, as `opens_next` says.
     """
     target = _locked_target(intended)
+    if (undoing := _undoing(intended)) is not None:
+        return _joined(run, step, undoing)
     previous: Operation | None = None
     for occurrence in range(1_000):
         key = operation_key(intended, occurrence)
@@ -249,6 +269,14 @@ def propose(
             return _joined(run, step, found)
         previous = found
     raise Terminal("This intent was refused a thousand times.", code="too_many_occurrences")
+
+
+def _undoing(intended: Intended) -> Operation | None:
+    """What undoes the same operation already, or has undone it, whoever asked for that."""
+    if intended.undoes is None:
+        return None
+    others = Operation.objects.select_for_update(no_key=True).exclude(status__in=WITHOUT_EFFECT)
+    return others.filter(tenant_id=intended.tenant.id, reverses_id=intended.undoes).first()
 
 
 def record_adopted(
@@ -301,6 +329,7 @@ def _new(
         reference=intended.reference,
         occurrence=occurrence,
         previous=previous,
+        reverses_id=intended.undoes,
         operation_key=key,
         idempotency_key=idempotency_key(run.tenant_id, key, 0),
     )

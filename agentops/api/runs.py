@@ -65,7 +65,7 @@ def start(request: HttpRequest, asked: shapes.StartRun) -> HttpResponse:
 
 
 def _agent(name: str) -> Agent:
-    agent = known_agents.agent(name)
+    agent = known_agents.offered(name)
     if agent is None:
         known = ", ".join(agent.name for agent in known_agents.agents())
         raise Invalid(

@@ -16,6 +16,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
     "action": {
         "refund.create": "Refund{amount} on {target}",
         "order.cancel": "Cancel {target}",
+        "order.reopen": "Reopen {target}",
         "mail.send": "Send a mail to {target}",
         "note.add": "Add a note to {target}",
         "": "{action}{amount} on {target}",

@@ -95,6 +95,15 @@ RULES: Mapping[str, list[dict[str, Any]]] = {
             "sentences": {"en": "A person decides every cancellation.", "zh": "每次取消订单都须由人决定。"},
         }
     ],
+    "order.reopen": [
+        {
+            "code": "order.reopen_asks",
+            "when": "true",
+            "outcome": "require_approval",
+            "risk": "elevated",
+            "sentences": {"en": "A person decides every reopening.", "zh": "每次恢复订单都须由人决定。"},
+        }
+    ],
     "mail.send": [{"code": "mail.receipts", "when": "true", "outcome": "allow", "risk": "routine"}],
     "note.add": [{"code": "note.free", "when": "true", "outcome": "allow", "risk": "routine"}],
 }

@@ -11,7 +11,9 @@ from django.core.checks import CheckMessage, Error, register
 from agentops import llm
 from agentops.sdk.agents import agents
 from agentops.telemetry.logs import configure
+from operations.connectors.registry import ACTIONS
 
+from . import direct
 from .doors import reaching_out
 
 START = "start"  # the tag of checks that a start must pass, however quick it is meant to be
@@ -25,6 +27,7 @@ class EngineConfig(AppConfig):
         configure(json=settings.AGENTOPS_LOG_JSON)
         for module in settings.AGENTOPS_AGENTS:
             import_module(module)
+        direct.register(ACTIONS)
         register(_model_can_be_called, START)
         register(_tools_have_one_door, START)
 

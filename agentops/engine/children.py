@@ -62,7 +62,7 @@ def start(live: LiveRun, step: str, wanted: Child, fence: Callable[[], None]) ->
 
     `fence` raises LeaseLost where the call may begin nothing more; it is asked under the run's lock.
     """
-    agent = sdk_agents.agent(wanted.agent)
+    agent = sdk_agents.offered(wanted.agent)
     if agent is None:
         raise Terminal(f"There is no agent {wanted.agent}.", code="unknown_agent")
     return _start(live, step, agent, wanted, fence)

@@ -63,7 +63,8 @@ class Agent:
     """`model=None` takes the installation's; `offline` is the script that stands in for one in demo and tests.
 
     With `refusal_ends` an operation that ended without effect, and whose tool does not catch that, ends the run with a reason
-    of its own (`policy`, `rejected`, `expired`); else the model is told, and answers in its own words.
+    of its own (`policy`, `rejected`, `expired`); else the model is told, and answers in its own words. One that is `built_in`
+    is started by the product itself, never by its name.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Agent:
     offline: OfflineScript | None = None
     description: str = ""
     refusal_ends: bool = False
+    built_in: bool = False
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,12 +111,19 @@ def register(agent: Agent) -> None:
 
 
 def agents() -> tuple[Agent, ...]:
-    """All registered agents by name."""
-    return tuple(_registered[name] for name in sorted(_registered))
+    """All registered agents that can be started by name, in the order of their names."""
+    return tuple(_registered[name] for name in sorted(_registered) if not _registered[name].built_in)
 
 
 def agent(name: str) -> Agent | None:
+    """The agent that carries on runs of that name, a built-in one too."""
     return _registered.get(name)
+
+
+def offered(name: str) -> Agent | None:
+    """The agent of that name, where anybody may start it."""
+    found = _registered.get(name)
+    return None if found is None or found.built_in else found
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class Command(BaseCommand):
                 self.stdout.write(f"{name:<24}  {_state(pauses.get(name))}".rstrip())
             return
         name, how = given["agent"], {"actor": people.actor(person), "reason": given["reason"]}
-        if verb == "pause" and known_agents.agent(name) is None:
+        if verb == "pause" and known_agents.offered(name) is None:
             names = ", ".join(each.name for each in known_agents.agents())
             raise CommandError(
                 f"There is no agent {name!r}; name one of: {names}.", returncode=people.NOT_THERE

@@ -93,7 +93,7 @@ class Command(BaseCommand):
     ) -> None:
         where = people.tenant_of(self.who, tenant)
         people.require(self.who, "control_runs", where)
-        known = known_agents.agent(agent)
+        known = known_agents.offered(agent)
         if known is None:
             names = ", ".join(each.name for each in known_agents.agents())
             raise CommandError(

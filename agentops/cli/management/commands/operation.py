@@ -5,6 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from agentops.engine.reversal import reverse
 from agentops.kernel.ids import parse
 from agentops.kernel.problems import Problem
 from agentops.tenancy.models import User
@@ -23,7 +24,10 @@ MAX_PAGES = 10_000  # of one connection's list
 
 
 class Command(BaseCommand):
-    help = "Show an operation with its evidence, settle one whose outcome is unknown, or compare all with their providers."
+    help = (
+        "Show an operation with its evidence, settle one whose outcome is unknown, have a done one undone, or compare all "
+        "with their providers."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
@@ -35,9 +39,15 @@ class Command(BaseCommand):
         word.add_argument("--as", dest="person", required=True, metavar="NAME", help="who says so")
         word.add_argument("--reason", default="", help="why; with did-not: what proves it")
         word.add_argument("--reference", default="", help="with happened: the provider's reference")
+        word.add_argument("--hours", type=int, default=LOOK_HOURS, help="with keep-looking: how long")
+        undo = verbs.add_parser(
+            "reverse", help="have it undone, by a new operation that is decided and sent like any other"
+        )
+        undo.add_argument("id", help="op_…")
+        undo.add_argument("--as", dest="person", required=True, metavar="NAME", help="who asks for it")
+        undo.add_argument("--reason", required=True, help="why; it is kept")
         sweep = verbs.add_parser("sweep", help="compare what providers list with our operations, now")
         sweep.add_argument("--tenant", default="", help="a tenant's slug; without it every tenant's")
-        word.add_argument("--hours", type=int, default=LOOK_HOURS, help="with keep-looking: how long")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["verb"] == "sweep":
@@ -46,6 +56,9 @@ class Command(BaseCommand):
         operation = _named(options["id"])
         if options["verb"] == "show":
             self._show(operation)
+            return
+        if options["verb"] == "reverse":
+            self._reverse(operation, options["person"], options["reason"])
             return
         says = Says(
             PersonsVerdict(options["verdict"]), options["reason"], options["reference"], options["hours"]
@@ -61,6 +74,19 @@ class Command(BaseCommand):
         except Problem as problem:
             raise CommandError(problem.detail) from None
         self.stdout.write(_told(done))
+
+    def _reverse(self, operation: Operation, name: str, reason: str) -> None:
+        try:
+            run = reverse(
+                operation.tenant_id,
+                operation.id,
+                person=person_named(name),
+                reason=reason,
+                channel=CHANNEL,
+            )
+        except Problem as problem:
+            raise CommandError(problem.detail) from None
+        self.stdout.write(f"{run} proposes it. Follow it with: manage.py run follow {run} --as {name}")
 
     def _sweep(self, tenant: str) -> None:
         rows = Connection.objects.filter(enabled=True).select_related("tenant").order_by("tenant_id", "id")
