@@ -1,10 +1,11 @@
 """A worker that lives many lives: each is forked from this process, drives, and dies at the very moment it is told.
 
-A moment is the instant before a commit that writes, or before a request that asks for an effect: what lies between two of
-them is forgotten by whoever dies there, so these are all the ways to die that differ. Death is SIGKILL: no lease is handed
-back, no thread ends its work, no connection is closed in order. Reads one order a line from standard input
-(`{runs, until, die_at, mail}`, `die_at` null to live on), answers one line each (`{code, moments, turns}`). With `freeze` it
-does not die but stands still (SIGSTOP), as on a machine that swaps or sleeps, until a `{wake}` with its number.
+A moment is the instant before a commit that writes, before a request that asks for an effect, before its answer is read,
+when it is in memory, or when its outcome is stored: what lies between two of them is forgotten by whoever dies there, so
+these are all the ways to die that differ. Death is SIGKILL: no lease is handed back, no thread ends its work, no connection
+is closed in order. Reads one order a line from standard input (`{runs, until, die_at, mail}`, `die_at` null to live on),
+answers one line each (`{code, moments, turns}`). With `freeze` it does not die but stands still (SIGSTOP), as on a machine
+that swaps or sleeps, until a `{wake}` with its number; `within` says how soon after its attempt a request must leave.
 """
 
 import json
@@ -38,7 +39,8 @@ class Moments:
             self.passed.append(name)
             if len(self.passed) == self.die_at:
                 self.tell()
-                os.kill(os.getpid(), signal.SIGSTOP if self.freeze else signal.SIGKILL)
+                # To this thread, so that it does not run on until another one takes the signal for the process.
+                signal.pthread_kill(threading.get_ident(), signal.SIGSTOP if self.freeze else signal.SIGKILL)
 
     def tell(self) -> None:
         if self._told is not None:
@@ -56,16 +58,20 @@ def watch(moment: Moments) -> None:
     from psycopg.transaction import AsyncTransaction
 
     from agentops import llm
+    from operations import dispatch
+    from operations.connectors import wire
     from operations.connectors.registry import CONNECTORS
     from runs import leases
 
     commit, execute = BaseDatabaseWrapper._commit, CursorWrapper.execute
     execute_async, leave = AsyncConnection.execute, AsyncTransaction.__aexit__
-    turn = llm.turn
+    turn, read, take = llm.turn, wire._body, dispatch.take
     wrote: set[int] = set()
+    sender = threading.local()
+    every_while = (leases.RENEW, leases.HAVE_NEEDED)  # asked however a run stands, and mostly of no row
 
     def committed(self: Any) -> Any:
-        moment("a commit")
+        moment("an outcome's commit" if getattr(sender, "has_answer", False) else "a commit")
         commit(self)
 
     def executed(self: Any, sql: Any, params: Any = None) -> Any:
@@ -75,7 +81,7 @@ def watch(moment: Moments) -> None:
         return execute(self, sql, params)
 
     async def executed_async(self: Any, query: Any, *args: Any, **more: Any) -> Any:
-        writes = any(word in query for word in ("INSERT INTO", "UPDATE runs")) and query != leases.RENEW
+        writes = any(word in query for word in ("INSERT INTO", "UPDATE runs")) and query not in every_while
         alone = writes and self.info.transaction_status == TransactionStatus.IDLE
         if alone:
             moment("a checkpoint")
@@ -97,15 +103,33 @@ def watch(moment: Moments) -> None:
     def sending(send: Any) -> Any:
         def sent(*args: Any) -> Any:
             moment("a request")
-            return send(*args)
+            sender.waits = True
+            try:
+                answer = send(*args)
+            finally:
+                sender.waits = False
+            sender.has_answer = True
+            moment("an answer in memory")
+            return answer
 
         return sent
+
+    def answered(*args: Any) -> Any:
+        if getattr(sender, "waits", False):
+            moment("an answer")
+        return read(*args)
+
+    def taken(*args: Any) -> Any:
+        outcome = take(*args)
+        sender.has_answer = False
+        moment("an outcome")
+        return outcome
 
     BaseDatabaseWrapper._commit = committed
     CursorWrapper.execute = executed
     AsyncConnection.execute = executed_async
     AsyncTransaction.__aexit__ = left
-    llm.turn = turned
+    llm.turn, wire._body, dispatch.take = turned, answered, taken
     for connector in CONNECTORS.values():
         connector.send = sending(connector.send)
 
@@ -117,9 +141,11 @@ def drive(order: dict[str, Any]) -> Any:
     from django.db import connection
 
     from agentops.engine import agent_loop, driver
+    from operations import dispatch
 
     driver.POLL_SECONDS = driver.HOUSE_SECONDS = 0.02
     agent_loop.DELTA_SECONDS = 60.0  # a slow machine would write more of them, at moments of its own
+    dispatch.SEND_WITHIN_SECONDS = order.get("within") or dispatch.SEND_WITHIN_SECONDS
     settings.AGENTOPS_MAIL_DIR = Path(order["mail"])
     params = connection.get_connection_params()
     wanted = {
@@ -148,6 +174,9 @@ def live(order: dict[str, Any]) -> dict[str, Any]:
             driver = drive(order)
             while moment.freeze and driver.live:  # what it was at when it stood still, it tries to end
                 time.sleep(0.01)
+            for thread in threading.enumerate():
+                if moment.freeze and thread.name.startswith("tool "):
+                    thread.join(10)
             moment.tell()
         except BaseException:
             sys.excepthook(*sys.exc_info())

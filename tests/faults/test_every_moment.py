@@ -1,5 +1,6 @@
 """The worker dies at every moment of the story, once each; another carries on, and the books show one effect."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +9,22 @@ import pytest
 
 from agentops.audit.models import AuditEntry
 from approvals.models import Approval
-from operations.models import Operation
+from operations.models import Finding, Operation
 from runs.models import AgentRun, RunEvent, Step
 from tests.faults.lives import DIED
 from tests.faults.worker import Lives, lives
 from tests.stage import LARGE, SMALL, Stage, answer, story, types
 
 LEASE_SECONDS = 31
+# Each fault point of the ledger: its moment, and what the first to die there leaves, as the operation's status and effects.
+POINTS = {
+    "F0: nothing is on record": ("a commit", "", 0),
+    "F1: the attempt is on record, nothing is sent": ("a request", "executing", 0),
+    "F2: the provider has done it, we have no answer": ("an answer", "executing", 1),
+    "F3: the answer is in memory": ("an answer in memory", "executing", 1),
+    "F4: the outcome is written, but not for good": ("an outcome's commit", "executing", 1),
+    "F5: outcome and event are stored, nobody is told": ("an outcome", "succeeded", 1),
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +52,23 @@ class Case:
     def turns(self) -> int:
         return Step.objects.filter(run_id=self.run.pk, kind="model").count()
 
-    def die(self, until: str, die_at: int) -> None:
-        """At most the turn that it was in the middle of has been asked for and is not in the journal."""
+    def die(self, until: str, die_at: int, met: dict[str, tuple[str, int]]) -> None:
+        """At most the turn that it was in the middle of has been asked for and is not in the journal.
+
+        `met` keeps what the first death at each kind of moment leaves.
+        """
         done = self.turns()
         life = self.live(until, die_at)
         assert life["code"] == DIED
         assert 0 <= life["turns"] - (self.turns() - done) <= 1
+        assert len(life["moments"]) == die_at
+        if life["moments"][-1] not in met:
+            met[life["moments"][-1]] = self.on_record()
+
+    def on_record(self) -> tuple[str, int]:
+        first = Operation.objects.filter(run_id=self.run.pk).order_by("id").first()
+        effects = self.stage.refunds(self.order) + self.stage.cancellations(self.order)
+        return first.status if first else "", len(effects)
 
     def decide(self) -> None:
         approval = Approval.objects.get(operation__run=self.run, status="requested")
@@ -128,11 +149,12 @@ def test_at_whatever_moment_the_worker_dies_the_effect_happens_once(
         sending = undisturbed.live("ended")["moments"]
     effects(undisturbed)
     undisturbed.assert_whole()
+    met: dict[str, tuple[str, int]] = {}
     # Up to the proposal every story goes the way of the first one.
     known = asking.index("a commit") if undisturbed.asks else 0
     for die_at in range(known + 1, len(asking) + 1):
         case = a_case(stage, worker, amount, text)
-        case.die(until, die_at)
+        case.die(until, die_at, met)
         case.recover(until)
         if case.asks:
             case.decide()
@@ -144,10 +166,12 @@ def test_at_whatever_moment_the_worker_dies_the_effect_happens_once(
     for die_at, case in enumerate(asked, 1):
         case.mails_before = len(stage.mails())
         case.decide()
-        case.die("ended", die_at)
+        case.die("ended", die_at, met)
         case.recover("ended")
         effects(case)
         case.assert_whole(undisturbed)
+    for point, (moment, *left) in POINTS.items():
+        assert met[moment] == tuple(left), point
     print(f"\n{name}: died at {len(asking) - known} moments before and {len(sending)} after the approval")
 
 
@@ -176,10 +200,35 @@ def test_at_whatever_moment_a_worker_stands_still_it_writes_nothing_when_it_wake
     assert "stale_worker" in worker.log.read_text()
 
 
+def test_a_worker_that_stands_still_between_its_attempt_and_its_first_byte_sends_nothing_when_it_wakes(
+    stage, worker
+):
+    """Meanwhile another has done it, once; what the one that wakes holds is too old to leave."""
+    text = "Refund {}, it arrived damaged."
+    a_case(stage, worker, SMALL, text).live("ended", "never")
+    undisturbed = a_case(stage, worker, SMALL, text)
+    freeze_at = undisturbed.live("ended")["moments"].index("a request") + 1
+    before = stage.provider.writes()
+    case = a_case(stage, worker, SMALL, text)
+    zombie = case.live("ended", freeze_at, freeze=True, within=0.5)
+    assert zombie["code"] is None
+    assert case.on_record() == ("executing", 0)
+    time.sleep(0.6)
+    case.recover("ended")
+    assert worker.wake(zombie["pid"])["code"] == 0
+    refund_effects(case)
+    case.assert_whole(undisturbed)
+    assert stage.provider.writes() == before + 1
+    said = Finding.objects.filter(operation__run=case.run, operation__action="refund.create", source="answer")
+    # Told when it woke: its answer stands behind that of the one that came later.
+    assert list(said.order_by("number").values_list("attempt", "code")) == [(2, ""), (1, "past_send_by")]
+
+
 def everything_of(run: AgentRun) -> tuple[Any, ...]:
-    """Every row of the run, each column of it."""
+    """Every row of the run, each column of it, but how much evidence there is: a late answer is some."""
+    columns = [field.attname for field in Operation._meta.concrete_fields if field.name != "findings_taken"]
     of_run = [
-        list(rows.order_by("pk").values_list())
+        list(rows.order_by("pk").values_list(*(columns if rows.model is Operation else ())))
         for rows in (
             AgentRun.objects.filter(pk=run.pk),
             Step.objects.filter(run_id=run.pk),

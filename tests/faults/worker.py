@@ -33,14 +33,16 @@ class Lives:
         die_at: int | str | None = None,
         *,
         freeze: bool = False,
+        within: float | None = None,
     ) -> dict[str, Any]:
         """One life until the runs are where they should be, or until its end at moment `die_at`; "never" rehearses.
 
-        With `freeze` it stands still at that moment; `wake` its `pid` to let it go on.
+        With `freeze` it stands still at that moment; `wake` its `pid` to let it go on. What it sends must leave `within`
+        seconds of its attempt.
         """
         names = [str(run.id) for run in runs]
-        order = {"runs": names, "until": until, "die_at": die_at, "mail": str(mail), "freeze": freeze}
-        return self._say(order)
+        order = {"runs": names, "until": until, "die_at": die_at, "mail": str(mail)}
+        return self._say(order | {"freeze": freeze, "within": within})
 
     def wake(self, pid: int) -> dict[str, Any]:
         return self._say({"wake": pid})
