@@ -103,7 +103,7 @@ def live(row: DictRow, facts: DictRow, steps: list[DictRow], agent: Agent, owner
         input=sealed.unseal_json(key, input_place(row["id"]), row["sealed_input"])["text"],
         earlier=[],
         steps=done,
-        started={step["key"] for step in inherited if step["status"] == "started"} - done.keys(),
+        started={step["key"] for step in inherited if step["sealed_result"] is None} - done.keys(),
         max_steps=row["max_steps"],
         steps_taken=row["steps_taken"],
         budget_microusd=row["budget_microusd"],

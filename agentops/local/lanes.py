@@ -1,4 +1,4 @@
-"""Runs commands side by side, each with its output in one piece: two lanes of tests on two cores."""
+"""Runs commands side by side, each with its output in one piece: lanes of tests on a few cores."""
 
 import signal
 import subprocess

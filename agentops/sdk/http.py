@@ -1,4 +1,4 @@
-"""HTTP for a tool: what a call waits for is aborted when the call is told to stop."""
+"""HTTP for a tool to read with: what a call waits for is aborted when the call is told to stop."""
 
 import functools
 import socket
@@ -10,7 +10,9 @@ from typing import Any
 import httpx
 
 from agentops.sdk.context import Signal
+from agentops.sdk.errors import Terminal
 
+_READS = ("GET", "HEAD")
 _CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")  # httpcore's trace
 
 
@@ -18,7 +20,8 @@ _CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete"
 def client(signal: Signal, **options: Any) -> Iterator[httpx.Client]:
     """A client of this call's own, with httpx's options: `with client(ctx.signal, timeout=10) as http: http.get(…)`.
 
-    Once the run is cancelled or the call's time is up, a request under way ends with an `httpx.TransportError`.
+    Once the run is cancelled or the call's time is up, a request under way ends with an `httpx.TransportError`. It only
+    reads (GET, HEAD): anything else raises Terminal, for changes are proposed with `ctx.operation`.
     """
     streams: list[Any] = []
 
@@ -27,6 +30,11 @@ def client(signal: Signal, **options: Any) -> Iterator[httpx.Client]:
             streams.append(info["return_value"])
 
     def follow(request: httpx.Request) -> None:
+        if request.method not in _READS:
+            raise Terminal(
+                f"A tool only reads by HTTP; propose what this {request.method} does with ctx.operation.",
+                code="write_refused",
+            )
         request.extensions["trace"] = trace
 
     def abort() -> None:

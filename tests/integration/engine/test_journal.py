@@ -89,22 +89,20 @@ def test_a_turn_began_when_postgresql_says_so(stage):
     assert abs((began - run.started_at).total_seconds()) < 60
 
 
-def test_a_tools_wait_is_bounded_and_its_lease_is_kept_meanwhile(stage, test_agent, monkeypatch):
+def test_a_tools_wait_is_bounded(stage, test_agent, monkeypatch):
     from agentops.engine import agent_loop
 
     monkeypatch.setattr(agent_loop, "WAIT_SECONDS", 0.02)
-    kept, tries = [], []
+    tries = []
 
     def work(ctx):
         tries.append(1)
-        kept.append(next(iter(stage.drivers[0].live.values())).busy_until)
         if len(tries) == 1:
             raise Retryable("Later.", retry_after_seconds=86_400)
         return "done"
 
     run = stage.carry_on(stage.start("x", test_agent(work)))
     assert (answer(run), len(tries)) == ("done", 2)
-    assert kept[1] > kept[0]
 
 
 def test_text_is_told_also_while_the_model_says_nothing_more(stage, monkeypatch):

@@ -102,6 +102,6 @@ def test_what_was_erased_stays_erased():
 
 
 def test_a_tenant_that_is_not_there_is_told_with_those_that_are():
-    tenant = factories.tenant()
-    with pytest.raises(CommandError, match=f"There is no tenant nowhere; there are: {tenant.slug}"):
+    factories.tenant()
+    with pytest.raises(CommandError, match="There is no tenant nowhere; there are: tenant-"):
         rotate("--tenant", "nowhere")
