@@ -11,15 +11,14 @@ throwaway = $(python) -m agentops.local.throwaway --
 up: installed
 	@exec $(python) -m agentops.local
 
-# Three lanes on two cores: what waits most (browser, processes that are killed) beside what computes most.
+# Two lanes on two cores: what waits most (browser, processes that are killed) beside what computes most.
 test: installed-dev browser
 ifdef T
 	@exec $(throwaway) $(python) -m pytest $(T)
 else
 	@exec $(python) -m agentops.local.lanes \
-	  '$(throwaway) $(python) -m pytest --ignore=tests/acceptance --ignore=tests/faults --ignore=tests/conformance' \
-	  '$(throwaway) $(python) -m pytest tests/faults tests/conformance' \
-	  '$(checks); checked=$$?; $(throwaway) $(python) -m pytest tests/acceptance && exit $$checked'
+	  '$(throwaway) $(python) -m pytest --ignore=tests/acceptance --ignore=tests/faults' \
+	  '$(checks); checked=$$?; $(throwaway) $(python) -m pytest tests/faults tests/acceptance && exit $$checked'
 endif
 
 unit: installed-dev

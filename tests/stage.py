@@ -214,7 +214,9 @@ def stage(transactional_db: None, provider, move_clock, settings, monkeypatch) -
     """A tenant with connections to the provider, and drivers that look around often."""
     settings.AGENTOPS_HOLD_SECONDS = 0
     monkeypatch.setattr(engine, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(engine, "HOUSE_SECONDS", 0.05)
+    monkeypatch.setattr(
+        engine, "HOUSE_SECONDS", 0.1
+    )  # each look opens a connection here, there being no pool
     tenant = factories.tenant("acme")  # the shop numbers its orders A-…
     connect(tenant, provider)
     made = Stage(provider, tenant, move_clock, settings.AGENTOPS_MAIL_DIR)

@@ -364,13 +364,7 @@ class Driver:
         """Ends that nobody was told of, messages that were left, and operations that are due, whoever proposed them."""
         if self.draining:
             return
-        for run_id in await self._in_thread(aftermath.due):
-            try:
-                await self._in_thread(partial(aftermath.tell, run_id))
-            except Exception:  # one that cannot be told now must not hold up the others
-                log.exception("end_untold", run_id=show("run", run_id))
-        await self._in_thread(take_left)
-        for operation_id in await self._in_thread(due):
+        for operation_id in await self._in_thread(_look_outside):
             if operation_id not in self._operations:
                 task = asyncio.create_task(self._carry_on(operation_id))
                 self._operations[operation_id] = task
@@ -409,6 +403,17 @@ def told(error: Exception) -> str:
     """An error of ours in one masked line; a validator's words quote what they refuse, so only its class is told."""
     words = "" if isinstance(error, ValidationError) else mask_text(str(error).partition("\n")[0])
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def _look_outside() -> list[UUID]:
+    """The operations that are due, after what others were to be told of; one look, one connection."""
+    for run_id in aftermath.due():
+        try:
+            aftermath.tell(run_id)
+        except Exception:  # one that cannot be told now must not hold up the others
+            log.exception("end_untold", run_id=show("run", run_id))
+    take_left()
+    return due()
 
 
 def _left(run: LiveRun) -> float | None:
