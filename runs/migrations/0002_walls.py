@@ -21,5 +21,6 @@ class Migration(migrations.Migration):
         tenant_key("runs_runevent", "run_id", "runs_agentrun"),
         tenant_key("runs_inboxmessage", "run_id", "runs_agentrun"),
         tenant_key("runs_idempotencykey", "run_id", "runs_agentrun"),
+        tenant_key("runs_busycall", "run_id", "runs_agentrun"),
         final_status("runs_agentrun", "completed", "failed", "cancelled"),
     ]
