@@ -114,7 +114,7 @@ def number_of(run, made: Operation) -> int:
 
 
 def test_a_decision_that_cannot_be_written_in_the_audit_log_is_not_made(stage, monkeypatch):
-    from approvals import services as deciding
+    from approvals import deciding
 
     approval = stage.until_asked(stage.ask_refund(stage.order(LARGE)))
     stage.rest()

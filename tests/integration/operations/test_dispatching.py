@@ -9,7 +9,7 @@ from django.db import connection
 from agentops.audit.entries import SYSTEM
 from agentops.engine.control import cancel_run
 from agentops.tenancy.models import Tenant
-from approvals import services as deciding
+from approvals import asking
 from approvals.services import AUTHORITY
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import dispatch, loaded
@@ -90,14 +90,14 @@ def test_a_suspension_between_the_look_and_the_claim_is_seen(stage, order, allow
 
 def slowly(monkeypatch) -> None:
     """Whoever has counted what is left takes its time before acting on it."""
-    count = deciding.remaining_minor
+    count = asking.remaining_minor
 
     def counted(*args, **more):
         left = count(*args, **more)
         time.sleep(0.4)
         return left
 
-    monkeypatch.setattr(deciding, "remaining_minor", counted)
+    monkeypatch.setattr(asking, "remaining_minor", counted)
 
 
 def test_two_approvals_at_once_are_counted_one_after_the_other(stage, order, monkeypatch):

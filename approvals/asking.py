@@ -1,0 +1,215 @@
+"""Ask: policy's verdict acts on a fresh proposal, and where it must, people are asked."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from agentops.audit.entries import SYSTEM, Actor, record
+from agentops.kernel import sealed
+from agentops.kernel.clock import now
+from agentops.kernel.ids import uuid7
+from agentops.tenancy import vault
+from agentops.tenancy.models import Tenant
+from operations.connectors.base import Fact, Facts
+from operations.models import Operation
+from operations.moves import Locked, move
+from operations.occurrences import AskAgain
+from operations.services import digest_of, params, remaining_minor
+from operations.states import OperationStatus
+from runs.events import Event, append
+from runs.services import requesters_of
+from runs.wakeups import approvals_changed
+
+from . import queries
+from .grounds import grounds_of
+from .models import Approval
+from .policy import Verdict, remember
+from .sentences import fact_sentence
+from .states import ApprovalStatus, Outcome
+
+_S = ApprovalStatus
+
+
+def submit(locked: Locked, verdict: Verdict, facts: Facts, actor: Actor) -> Approval | None:
+    """Let policy's verdict act on a freshly proposed operation: allowed, denied, or a question to people."""
+    operation = locked.operation
+    decision = remember(operation, verdict)
+    if verdict.outcome == Outcome.DENY:
+        sentence = (verdict.sentences or {}).get("en", "")
+        move(
+            locked,
+            OperationStatus.REJECTED,
+            reason=verdict.rule,
+            error_code=verdict.rule,
+            error_detail=sentence,
+        )
+        return None
+    if operation.tenant.state != Tenant.State.ACTIVE:
+        move(locked, OperationStatus.CANCELLED, reason="tenant_suspended", error_code="tenant_suspended")
+        return None
+    broken = facts.broken_guards()
+    if broken:  # nobody is asked for what could not be sent anyway
+        code = f"guard_broken:{broken[0].name}"[:60]
+        move(
+            locked,
+            OperationStatus.REJECTED,
+            reason=code,
+            error_code=code,
+            error_detail=_why_broken(broken[0], operation.currency),
+        )
+        return None
+    if not affordable(operation):
+        _over_capacity(locked)
+        return None
+    if verdict.outcome == Outcome.ALLOW:
+        move(
+            locked,
+            OperationStatus.APPROVED,
+            reason=verdict.rule,
+            authority_kind="policy",
+            authority_id=decision.id,
+            authorised_digest=digest_of(operation),
+            next_attempt_at=now(),
+        )
+        return None
+    return ask(locked, verdict, facts, decision_id=decision.id)
+
+
+def _why_broken(fact: Fact, currency: str) -> str:
+    assert fact.guard is not None
+    guard = {"relation": fact.guard.relation, "bound": fact.guard.bound}
+    said = {"name": fact.name, "value": fact.value, "source": fact.source, "guard": guard}
+    return fact_sentence(said, currency=currency)
+
+
+def affordable(operation: Operation) -> bool:
+    if operation.amount_minor is None:
+        return True
+    remaining = remaining_minor(operation.target, but=operation.id)
+    return remaining is None or operation.amount_minor <= remaining
+
+
+def _over_capacity(locked: Locked) -> None:
+    remaining = remaining_minor(locked.operation.target, but=locked.operation.id)
+    move(
+        locked,
+        OperationStatus.REJECTED,
+        reason="over_remaining",
+        error_code="over_remaining",
+        error_detail=f"Only {remaining} in minor units can still be given back; the rest is refunded or promised.",
+    )
+
+
+def ask(locked: Locked, verdict: Verdict, facts: Facts, *, decision_id: UUID | None) -> Approval:
+    """Open a question to people about a locked, pending operation."""
+    operation, run = locked.operation, locked.run
+    key = vault.opened(run.data_key_id)
+    approval = Approval(
+        id=uuid7(),
+        tenant_id=operation.tenant_id,
+        operation=operation,
+        action=operation.action,
+        amount_minor=operation.amount_minor,
+        currency=operation.currency,
+        risk=verdict.risk,
+        data_key_id=run.data_key_id,
+        proposal_digest=digest_of(operation),
+        policy_decision_id=decision_id,
+        requesters=[*requesters_of(run), *_reopeners(operation)],
+        group=verdict.group,
+        required=verdict.required,
+        hold_seconds=verdict.hold_seconds,
+        expires_at=now() + timedelta(hours=verdict.expires_hours),
+    )
+    approval.sealed_proposal = sealed.seal_json(
+        key, queries.proposal_place(approval), _sheet(operation, verdict, facts)
+    )
+    approval.sealed_grounds = sealed.seal_json(
+        key, queries.grounds_place(approval), grounds_of(run, verdict, facts)
+    )
+    approval.save(force_insert=True)
+    assert approval.expires_at is not None
+    append(
+        run,
+        Event(
+            "approval.requested",
+            {
+                "approval_id": approval.public_id,
+                "operation_id": operation.public_id,
+                "expires_at": approval.expires_at.isoformat(),
+            },
+        ),
+    )
+    record(
+        approval.tenant_id,
+        "approval.requested",
+        "approval",
+        approval.public_id,
+        SYSTEM,
+        after={"digest": approval.proposal_digest},
+        detail={"operation": operation.public_id, "rule": verdict.rule},
+    )
+    approvals_changed(approval.tenant_id)
+    return approval
+
+
+def may_ask_again(verdict: Verdict, facts: Facts) -> AskAgain:
+    """Whether people may be asked anew for what they rejected: on other facts than they saw, or after the cool-down."""
+
+    def ask_again(rejected: Operation) -> bool:
+        asked = Approval.objects.filter(operation=rejected, status=_S.REJECTED).order_by("-closed_at").first()
+        if asked is None or asked.closed_at is None:
+            return True  # no person said no: policy did, or a fact, and both are asked anew anyway
+        if now() >= asked.closed_at + timedelta(hours=verdict.cool_down_hours):
+            return True
+        seen = {(fact["source"], fact["name"]): fact["value"] for fact in queries.grounds(asked)["facts"]}
+        return seen != {(fact.source, fact.name): fact.value for fact in facts.facts}
+
+    return ask_again
+
+
+def _reopeners(operation: Operation) -> list[str]:
+    """Who let the intent be proposed once more has asked for it as well."""
+    previous = operation.previous
+    return [previous.reopened_by] if previous is not None and previous.reopened_by else []
+
+
+def _sheet(operation: Operation, verdict: Verdict, facts: Facts) -> dict[str, Any]:
+    """What reviewers see, as codes and values; sentences are made on reading."""
+    return {
+        "action": operation.action,
+        "action_version": operation.action_version,
+        "target": operation.target_text,
+        "connection": str(operation.connection_id),
+        "params": params(operation),
+        "fields": [
+            {"name": field.name, "before": field.before, "after": field.after, "kind": field.kind}
+            for field in facts.fields
+        ],
+        "amount_minor": operation.amount_minor,
+        "currency": operation.currency,
+        "reasons": [{"code": code, "sentence": dict(verdict.sentences or {})} for code in verdict.codes],
+        "warnings": _warnings(operation, verdict),
+        "risk": verdict.risk,
+        "reference": operation.reference,
+    }
+
+
+def _warnings(operation: Operation, verdict: Verdict) -> list[dict[str, Any]]:
+    """The same intent as it was asked for before, then what else there is on the target; each once."""
+    previous = operation.previous
+    others = [("asked_before", previous)] if previous is not None else []
+    others += [("same_target", other) for other in verdict.same_target if other != previous]
+    return [
+        {
+            "code": code,
+            "operation_id": other.public_id,
+            "action": other.action,
+            "target": other.target_text,
+            "amount_minor": other.amount_minor,
+            "currency": other.currency,
+            "status": other.status,
+            "at": other.created_at.isoformat(),
+        }
+        for code, other in others
+    ]

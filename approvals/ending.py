@@ -1,0 +1,83 @@
+"""The ends of a question that nobody answered: its time is over, or its run ends; and the closing of every one."""
+
+from uuid import UUID
+
+from django.db.models import Q
+
+from agentops.audit.entries import SYSTEM, Actor, record
+from agentops.kernel.clock import Now, Once, now
+from agentops.kernel.transitions import swap
+from operations.moves import Locked, lock, move, retried
+from operations.states import OperationStatus
+from runs.events import Event, append
+from runs.services import approvals_left
+from runs.wakeups import approvals_changed
+
+from .models import Approval
+from .states import ApprovalStatus
+
+_S = ApprovalStatus
+
+
+def close(locked: Locked, approval: Approval, to: ApprovalStatus, actor: Actor) -> None:
+    """Close an open approval and tell the runs that wait for it."""
+    swap(approval, to, closed_at=Now())
+    for run_id, run in locked.runs.items():
+        if run.is_terminal:
+            continue
+        append(
+            run,
+            Event(
+                "approval.decided",
+                {
+                    "approval_id": approval.public_id,
+                    "operation_id": locked.operation.public_id,
+                    "status": approval.status,
+                    "by": actor.name,
+                },
+            ),
+        )
+        still_open = Approval.objects.filter(
+            operation__interests__run_id=run_id, status=_S.REQUESTED
+        ).exists()
+        locked.runs[run_id] = approvals_left(run, still_open)
+    approvals_changed(approval.tenant_id)
+
+
+def expire_due(limit: int = 100) -> int:
+    """Close what nobody decided in time, by the database's clock, and what evidence has settled meanwhile; how many."""
+    asked = Approval.objects.filter(status=_S.REQUESTED)
+    overdue = asked.filter(Q(expires_at__lte=Once()) | ~Q(operation__status=OperationStatus.PENDING))
+    expired = 0
+    for approval_id, operation_id in list(
+        overdue.order_by("expires_at").values_list("id", "operation_id")[:limit]
+    ):
+        expired += _expire(approval_id, operation_id)
+    return expired
+
+
+@retried
+def _expire(approval_id: UUID, operation_id: UUID) -> int:
+    locked = lock(operation_id)
+    approval = Approval.objects.select_for_update(no_key=True).get(pk=approval_id)
+    if approval.status != _S.REQUESTED:
+        return 0
+    if locked.operation.status != OperationStatus.PENDING:  # a late answer came: there is nothing left to ask
+        close(locked, approval, _S.WITHDRAWN, SYSTEM)
+        record(approval.tenant_id, "approval.withdrawn", "approval", approval.public_id, SYSTEM)
+        return 1
+    if approval.expires_at is None or approval.expires_at > now():
+        return 0
+    close(locked, approval, _S.EXPIRED, SYSTEM)
+    record(approval.tenant_id, "approval.expired", "approval", approval.public_id, SYSTEM)
+    move(locked, OperationStatus.EXPIRED, reason="expired", error_code="expired")
+    return 1
+
+
+def withdraw(locked: Locked, actor: Actor) -> None:
+    """The run ends: nobody asks about this locked operation any more."""
+    for approval in Approval.objects.select_for_update(no_key=True).filter(
+        operation=locked.operation, status=_S.REQUESTED
+    ):
+        close(locked, approval, _S.WITHDRAWN, actor)
+        record(approval.tenant_id, "approval.withdrawn", "approval", approval.public_id, actor)
