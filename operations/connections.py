@@ -19,8 +19,11 @@ def remove_credential(connection: Connection, actor: Actor) -> None:
     _record(connection, "credential_removed", actor)
 
 
-def set_credential(connection: Connection, secret: str, actor: Actor) -> None:
-    """Seal a new credential, and let what waits behind this connection be looked at now."""
+def set_credential(connection: Connection, secret: str, actor: Actor) -> list[Operation]:
+    """Seal a new credential, and let what waits behind this connection be looked at now: the operations that go on.
+
+    Whether the provider takes it shows at the first of them; until one is answered the incident stays open.
+    """
     key = vault.for_tenant(connection.tenant_id)
     envelope = sealed.seal_json(key, connection_place(connection.id), {"secret": secret})
     with transaction.atomic():
@@ -32,10 +35,10 @@ def set_credential(connection: Connection, secret: str, actor: Actor) -> None:
         status__in=[OperationStatus.APPROVED, OperationStatus.UNKNOWN],
         next_attempt_at__isnull=False,
     )
-    for operation_id in waiting.values_list(
-        "id", flat=True
-    ):  # one row and one commit each: no two locks at a time
-        Operation.objects.filter(pk=operation_id).update(next_attempt_at=Now())
+    going_on = list(waiting.order_by("id"))
+    for operation in going_on:  # one row and one commit each: no two locks at a time
+        Operation.objects.filter(pk=operation.pk).update(next_attempt_at=Now())
+    return going_on
 
 
 def _record(connection: Connection, verb: str, actor: Actor) -> None:

@@ -17,7 +17,7 @@ CHANNEL = "cli"
 _DOING = {
     "view_runs": "see runs",
     "cancel_runs": "cancel runs",
-    "control_runs": "start, pause, resume, retry or move runs, or pause agents,",
+    "control_runs": "start, pause, resume, retry or move runs, pause agents, or restore credentials",
 }
 
 

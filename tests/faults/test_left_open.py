@@ -1,18 +1,23 @@
 """Public reports of things that were left open: an outage that buried people, a step that ran for ever, a wait that lost its
 race, a state that ran ahead of what it needs, a retry without an end."""
 
+import io
+
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection
 
 from agentops import llm
 from agentops.audit.entries import SYSTEM, Actor
+from agentops.audit.models import AuditEntry
 from agentops.engine import agent_loop, ledger
 from agentops.engine.control import cancel_run
 from agentops.kernel.problems import Conflict
 from agentops.sdk import Retryable
+from agentops.tenancy.models import Membership
 from approvals import queries as approval_queries
 from approvals.services import AUTHORITY
-from operations.connections import remove_credential, set_credential
+from operations.connections import remove_credential
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import depart, dispatch, loaded
 from operations.models import Connection, Finding, Incident, Operation
@@ -140,7 +145,7 @@ def test_a_question_that_lost_its_race_is_withdrawn_from_every_inbox_and_a_late_
 
 
 @pytest.mark.case("I-5")
-def test_an_approval_given_while_the_credential_is_gone_waits_for_it_and_then_goes_on(stage):
+def test_an_approval_given_while_the_credential_is_gone_waits_for_it_and_then_goes_on(stage, monkeypatch):
     order = stage.order(LARGE)
     run = stage.ask_refund(order)
     approval = stage.until_asked(run)
@@ -153,10 +158,25 @@ def test_an_approval_given_while_the_credential_is_gone_waits_for_it_and_then_go
     assert (run.status, made.status, made.attempts, approval.status) == ("running", "approved", 0, "approved")
     assert approval.consumed_at is None
     assert [each.kind for each in Incident.objects.filter(closed_at=None)] == ["credential_missing"]
-    set_credential(Connection.objects.get(pk=account.pk), STRIPE_KEY, EMIL)  # the one click
+    told = restored(stage, monkeypatch)  # the one click
+    assert f"{made.public_id}  approved    refund.create on order:{order['id']}  goes on now" in told
+    assert STRIPE_KEY not in told
+    assert AuditEntry.objects.filter(verb="connection.credential_set", channel="cli", security=True).exists()
     run = stage.carry_on(run)
     assert (run.status, operation(run).status, len(stage.refunds(order))) == ("completed", "succeeded", 1)
     assert not Incident.objects.filter(closed_at=None).exists()
+
+
+def restored(stage, monkeypatch) -> str:
+    factories.person(stage.tenant, Membership.Role.ENGINEER, name="emil", each_minor=None)
+    command = ("connection", "restore", "stripe", "--tenant", stage.tenant.slug, "--as", "emil")
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    with pytest.raises(CommandError, match="nothing was changed"):
+        call_command(*command)
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{STRIPE_KEY}\n"))
+    out = io.StringIO()
+    call_command(*command, stdout=out)
+    return out.getvalue()
 
 
 def _fails_in_the_tool(stage, monkeypatch, agent):

@@ -94,6 +94,8 @@ def test_nobody_does_at_a_terminal_what_is_not_theirs_to_do(stage, emil):
         assert refused(*words, "nobody")[0] == 4
     assert refused("run", "start", "support-agent", "x", "--as", "rosa")[0] == 3
     assert refused("agent", "pause", "support-agent", "--reason", "x", "--as", "rosa")[0] == 3
+    assert refused("connection", "restore", "stripe", "--as", "rosa")[0] == 3
+    assert refused("connection", "restore", "no-such", "--as", "emil")[0] == 4
     assert run.public_id not in told("run", "list", "--as", "gina")
     emil.is_active = False
     emil.save()
