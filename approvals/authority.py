@@ -15,6 +15,7 @@ from runs.services import wake
 
 from . import queries
 from .asking import ask
+from .ending import withdraw
 from .models import Approval
 from .policy import Verdict, evaluate_again, remember
 from .states import ApprovalStatus, Outcome, VerdictOfPerson
@@ -86,4 +87,4 @@ def _spend(operation: Operation) -> bool:
     return True
 
 
-AUTHORITY = Authority(recheck=_recheck, spend=_spend)
+AUTHORITY = Authority(recheck=_recheck, spend=_spend, withdraw=withdraw)

@@ -75,7 +75,7 @@ def _expire(approval_id: UUID, operation_id: UUID) -> int:
 
 
 def withdraw(locked: Locked, actor: Actor) -> None:
-    """The run ends: nobody asks about this locked operation any more."""
+    """Nobody asks about this locked operation any more: its run ends, or it has happened without an answer."""
     for approval in Approval.objects.select_for_update(no_key=True).filter(
         operation=locked.operation, status=_S.REQUESTED
     ):

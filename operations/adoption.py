@@ -9,6 +9,7 @@ from agentops.kernel.ids import parse, uuid7
 from runs.standins import AGENT, stand_in
 
 from .connectors.base import Answer, Intent, Told
+from .dispatch import Authority
 from .findings import Evidence, merge
 from .incidents import open_incident
 from .models import Connection, Operation
@@ -59,10 +60,15 @@ def adopt(
 
 
 @retried
-def settle_unsent(operation_id: UUID, answer: Answer) -> Operation:
-    """Evidence that an operation has happened which nobody here has sent: it is adopted where it stands, and not sent."""
+def settle_unsent(operation_id: UUID, answer: Answer, authority: Authority) -> Operation:
+    """Evidence that an operation has happened which nobody here has sent: it is adopted where it stands, and not sent.
+
+    Whoever was asked about it is asked no more.
+    """
     locked = lock(operation_id)
     operation = locked.operation
+    if operation.status == _S.PENDING and answer.verdict in THERE:
+        authority.withdraw(locked, SWEEPER)
     is_unsent = operation.status in (_S.PENDING, _S.APPROVED) and operation.attempts == 0
     if is_unsent and answer.verdict in THERE:
         _done_without_us(locked)

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection
 
-from agentops.audit.entries import SYSTEM, record
+from agentops.audit.entries import SYSTEM, Actor, record
 from agentops.kernel import sealed
 from agentops.kernel.clock import elapsed, now
 from agentops.kernel.sealed import CannotUnseal, Place
@@ -52,17 +52,20 @@ class Standing:
 
 type Recheck = Callable[[Operation, Facts], Standing]
 type Spend = Callable[[Operation], bool]
+type Withdraw = Callable[[Locked, Actor], None]
 
 
 @dataclass(frozen=True)
 class Authority:
-    """What dispatch needs from those who decide: a fresh look before the lock, and the mark of use under it.
+    """What the ledger needs from those who decide: a fresh look before the lock, and under it the mark of use.
 
-    `spend` answers whether what was given is still alive; where it is not, nothing is sent.
+    `spend` answers whether what was given is still alive; where it is not, nothing is sent. `withdraw` ends every open
+    question about a locked operation that has been settled without an answer.
     """
 
     recheck: Recheck
     spend: Spend
+    withdraw: Withdraw
 
 
 @dataclass(frozen=True)

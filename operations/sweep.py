@@ -19,7 +19,7 @@ from .adoption import THERE, adopt, key_of, settle_unsent
 from .connectors.base import Answer, CheckFailed, Page, Told, Window, key_digest
 from .connectors.registry import CONNECTORS
 from .contract import ground
-from .dispatch import call_of, loaded
+from .dispatch import Authority, call_of, loaded
 from .findings import Evidence, take
 from .grades import declared
 from .models import Attempt, Connection, Operation, Sweep, Target, Unmatched
@@ -67,7 +67,11 @@ def begin(connection: Connection) -> Sweep:
 
 
 def carry_on(
-    connection: Connection, *, pages: int = PAGES_AT_ONCE, tell: Callable[[Sweep], None] = lambda _: None
+    connection: Connection,
+    authority: Authority,
+    *,
+    pages: int = PAGES_AT_ONCE,
+    tell: Callable[[Sweep], None] = lambda _: None,
 ) -> Sweep:
     """Go on with the open sweep of a connection for some pages. Raises CheckFailed where the provider cannot be read.
 
@@ -78,18 +82,18 @@ def carry_on(
         for _ in range(pages):
             if sweep.finished_at is not None or not _claim(sweep):
                 break
-            _one_page(connection, sweep)
+            _one_page(connection, sweep, authority)
             sweep.refresh_from_db()
             tell(sweep)
     return sweep
 
 
-def sweep_due() -> int:
+def sweep_due(authority: Authority) -> int:
     """What beat asks for: every connection that is due goes on for some pages; returns how many did."""
     went = 0
     for connection in due():
         try:
-            carry_on(connection)
+            carry_on(connection, authority)
             went += 1
         except CheckFailed as failed:
             log.warning("sweep_cannot_read", connection=connection.public_id, code=failed.code)
@@ -103,16 +107,16 @@ def _claim(sweep: Sweep) -> bool:
     return bool(mine.update(lease_expires_at=now() + LEASE))
 
 
-def _one_page(connection: Connection, sweep: Sweep) -> None:
+def _one_page(connection: Connection, sweep: Sweep, authority: Authority) -> None:
     connector = CONNECTORS[connection.connector]
     try:
         page = connector.list_effects(ground(connection), Window(sweep.since, sweep.until), sweep.cursor)
     except CheckFailed:
         Sweep.objects.filter(pk=sweep.pk).update(lease_expires_at=None)
         raise
-    found = _match_all(connection, page.effects)
+    found = _match_all(connection, page.effects, authority)
     if not page.cursor:
-        found += _match_all(connection, _kept(connection), is_kept=True)
+        found += _match_all(connection, _kept(connection), authority, is_kept=True)
     _store(sweep, page, found)
     log.info("swept_page", connection=connection.public_id, effects=len(page.effects), **found)
 
@@ -130,12 +134,14 @@ def _store(sweep: Sweep, page: Page, found: Counter[str]) -> None:
     )
 
 
-def _match_all(connection: Connection, effects: Collection[Told], *, is_kept: bool = False) -> Counter[str]:
+def _match_all(
+    connection: Connection, effects: Collection[Told], authority: Authority, *, is_kept: bool = False
+) -> Counter[str]:
     found: Counter[str] = Counter()
     strange: set[str] = set()
     for told in effects:
         try:
-            kind, operation = _match(connection, told)
+            kind, operation = _match(connection, told, authority)
         except CannotUnseal:  # its row was altered: somebody has to look, and the others go on
             log.exception("sweep_cannot_read_row", provider_ref=told.provider_ref)
             kind, operation = UNCLEAR, None
@@ -149,13 +155,13 @@ def _match_all(connection: Connection, effects: Collection[Told], *, is_kept: bo
     return found
 
 
-def _match(connection: Connection, told: Told) -> tuple[str, Operation | None]:
+def _match(connection: Connection, told: Told, authority: Authority) -> tuple[str, Operation | None]:
     """Whose effect it is; where it is ours and not accounted for, it is by then."""
     if told.operation_id.startswith("trial_"):
         return TRIAL, None
     operation = _whose(connection, told)
     if operation is not None:
-        return _ours(connection, told, operation)
+        return _ours(connection, told, operation, authority)
     if (adopted := _adopted(connection, told)) is not None:
         return OURS, adopted
     named = parse("op", told.operation_id)
@@ -177,7 +183,9 @@ def _whose(connection: Connection, told: Told) -> Operation | None:
     return mine.filter(pk=owner).first() if owner else None
 
 
-def _ours(connection: Connection, told: Told, operation: Operation) -> tuple[str, Operation | None]:
+def _ours(
+    connection: Connection, told: Told, operation: Operation, authority: Authority
+) -> tuple[str, Operation | None]:
     operation = loaded(operation.id)
     is_known = operation.status == OperationStatus.SUCCEEDED and operation.provider_ref == told.provider_ref
     answer = CONNECTORS[connection.connector].hear(call_of(operation), told)
@@ -191,7 +199,7 @@ def _ours(connection: Connection, told: Told, operation: Operation) -> tuple[str
     if operation.status in FINAL and not is_known and answer.verdict not in THERE:
         return OURS, operation  # it did not happen, and that is what is known
     unsent = operation.attempts == 0 and operation.status not in FINAL
-    settle_unsent(operation.id, answer)
+    settle_unsent(operation.id, answer, authority)
     return (ADOPTED if unsent and answer.verdict in THERE else OURS), operation
 
 

@@ -7,7 +7,7 @@ from django.db import connection
 
 from agentops.kernel.clock import Once
 from agentops.telemetry.logs import logger
-from approvals.services import expire_due
+from approvals.services import AUTHORITY, expire_due
 from operations.sweep import sweep_due
 from runs import leases
 from runs.models import BusyCall
@@ -59,7 +59,7 @@ def expire_approvals() -> int:
 @shared_task(ignore_result=True)
 def sweep_effects() -> int:
     """Compare what providers list with our operations: once a day each, some pages at a time, none twice."""
-    return sweep_due()
+    return sweep_due(AUTHORITY)
 
 
 @shared_task(ignore_result=True)

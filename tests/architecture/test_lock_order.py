@@ -1,5 +1,9 @@
 """The order of locks of every service, as it really takes them: one order, so no two of them can wait for each other."""
 
+import time
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 from django.db import transaction
 from pydantic import BaseModel
@@ -9,11 +13,16 @@ from agentops.engine import aftermath
 from agentops.engine.control import cancel_run
 from agentops.engine.pause import pause_run, resume_run
 from agentops.engine.retry import retry_run
+from agentops.kernel.clock import now
+from agentops.kernel.ids import show, uuid7
 from agentops.sdk import Agent, Call, Reply, tool
 from agentops.sdk.agents import separate_registry
 from approvals.models import Approval
 from approvals.services import AUTHORITY, expire_due
-from operations.dispatch import depart, loaded, send
+from operations import sweep
+from operations.connectors.registry import CONNECTORS
+from operations.dispatch import call_of, depart, loaded, send
+from operations.models import Connection
 from operations.reconcile import carry_on
 from operations.settlement import Says, settle
 from operations.states import PersonsVerdict
@@ -91,6 +100,29 @@ def play_families(stage) -> None:
     assert AgentRun.objects.get(pk=talk[1].pk).ready_at
 
 
+def play_sweep(stage) -> None:
+    """The provider lists what people were still asked about, and what no row here accounts for; a message is kept too."""
+    waiting = stage.until_asked(stage.ask_refund(stage.order(LARGE)))
+    stage.rest()
+    connector, call = CONNECTORS["stripe"], call_of(loaded(waiting.operation_id))
+    other = stage.order(SMALL)
+    lost = replace(
+        call,
+        operation_id=show("op", uuid7()),
+        idempotency_key="lost",
+        target=other["id"],
+        params={**call.params, "charge": other["charge"], "amount_minor": SMALL},
+        amount_minor=SMALL,
+    )
+    for each in (call, lost):
+        connector.send(each, connector.build(each), lambda: None)
+    account = Connection.objects.select_related("tenant").get(tenant=stage.tenant, connector="stripe")
+    stage.move_clock(60)
+    assert sweep.carry_on(account, AUTHORITY).adopted == 2
+    waiting.refresh_from_db()
+    assert waiting.status == "withdrawn"
+
+
 @pytest.fixture
 def starter():
     class Said(BaseModel):
@@ -112,6 +144,16 @@ def test_families_and_conversations_take_their_locks_in_the_one_order(stage, sta
     assert lock_orders.faults == []
     assert any(order[:2] == ("runs_slot", "runs_agentrun") for order in lock_orders.orders)
     assert any(order[:2] == ("runs_conversation", "runs_agentrun") for order in lock_orders.orders)
+
+
+def test_the_sweep_takes_its_locks_in_the_one_order(stage, lock_orders, monkeypatch):
+    monkeypatch.setattr(sweep, "OVERLAP", timedelta(0))  # the provider's books are one for all tests
+    time.sleep(1.02 - time.time() % 1)
+    Connection.objects.update(created_at=now())
+    play_sweep(stage)
+    assert lock_orders.faults == []
+    way = ("operations_operation", "approvals_approval", "operations_incident")
+    assert any(tuple(table for table in order if table in way) == way for order in lock_orders.orders)
 
 
 def test_every_service_takes_its_locks_in_the_one_order(stage, lock_orders):

@@ -19,7 +19,7 @@ from operations.services import remaining_minor
 from runs.models import AgentRun
 from tests import factories
 from tests.conformance.connectors.subjects import STRIPE_KEY
-from tests.stage import LARGE, SMALL, operation, sql, types
+from tests.stage import LARGE, SMALL, operation, sql, story, types
 
 DAY = 24 * 3600
 
@@ -38,7 +38,7 @@ def payments(stage) -> Connection:
 
 
 def swept(connection: Connection) -> Sweep:
-    done = sweep.carry_on(connection)
+    done = sweep.carry_on(connection, AUTHORITY)
     assert done.finished_at is not None
     return done
 
@@ -136,7 +136,8 @@ def test_a_row_that_says_it_had_no_effect_gets_a_successor_that_says_it_had(stag
 
 def test_what_nobody_sent_and_is_there_is_settled_where_it_stands(stage, payments):
     order = stage.order(LARGE)
-    waiting = stage.until_asked(stage.ask_refund(order)).operation
+    approval = stage.until_asked(stage.ask_refund(order))
+    waiting = approval.operation
     stage.rest()
     call = sweep.call_of(loaded(waiting.id))
     CONNECTORS["stripe"].send(call, CONNECTORS["stripe"].build(call), lambda: None)  # by a lost life of ours
@@ -145,6 +146,10 @@ def test_what_nobody_sent_and_is_there_is_settled_where_it_stands(stage, payment
     assert swept(payments).adopted == 1
     made = loaded(waiting.id)
     assert (made.status, made.authority_kind, made.attempts) == ("succeeded", "adopted", 0)
+    approval.refresh_from_db()
+    assert approval.status == "withdrawn"
+    told = [data for type, data in story(made.run) if type == "approval.decided"]
+    assert [(data["status"], data["by"]) for data in told] == [("withdrawn", "system")]
     stage.carry_on(made.run)
     assert stage.provider.books()["calls"] == before
     assert len(stage.refunds(order)) == 1
@@ -198,12 +203,12 @@ def test_a_sweep_goes_on_where_it_was_cut_and_misses_no_day(stage, payments, mon
     stage.rest()
     stage.move_clock(60)
     assert [row.connector for row in sweep.due()] == ["stripe", "shop"]
-    cut = sweep.carry_on(payments, pages=2)
+    cut = sweep.carry_on(payments, AUTHORITY, pages=2)
     assert (cut.finished_at, cut.listed, cut.cursor != "") == (None, 2, True)
     Sweep.objects.filter(pk=cut.pk).update(lease_expires_at=sweep.now() + sweep.LEASE)
-    assert sweep.carry_on(payments).listed == 2  # somebody else is at it
+    assert sweep.carry_on(payments, AUTHORITY).listed == 2  # somebody else is at it
     stage.move_clock(sweep.LEASE.total_seconds() + 1)  # and died
-    first = sweep.carry_on(payments, pages=10_000)
+    first = sweep.carry_on(payments, AUTHORITY, pages=10_000)
     assert (first.pk, first.ours) == (cut.pk, 3)
     assert payments not in sweep.due()
     stage.move_clock(9 * DAY)
@@ -218,7 +223,7 @@ def test_a_provider_that_cannot_be_read_is_asked_again_and_the_command_says_so(s
     stage.rest()
     stage.provider.fault("unreachable", door="payments")
     stage.move_clock(60)
-    assert sweep.sweep_due() == 1  # the shop's
+    assert sweep.sweep_due(AUTHORITY) == 1  # the shop's
     stage.provider.fault("ok")
     out = StringIO()
     call_command("operation", "sweep", tenant="acme", stdout=out)

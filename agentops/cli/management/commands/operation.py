@@ -9,6 +9,7 @@ from agentops.engine.reversal import reverse
 from agentops.kernel.ids import parse
 from agentops.kernel.problems import Problem
 from agentops.tenancy.models import User
+from approvals.services import AUTHORITY
 from operations import queries
 from operations.connectors.base import CheckFailed
 from operations.dispatch import loaded
@@ -95,7 +96,7 @@ class Command(BaseCommand):
                 self.stdout.write(f"{row.tenant.slug}/{row.name}: its provider cannot list")
                 continue
             try:
-                done = carry_on(row, pages=MAX_PAGES, tell=partial(self._swept, row))
+                done = carry_on(row, AUTHORITY, pages=MAX_PAGES, tell=partial(self._swept, row))
             except CheckFailed as failed:
                 raise CommandError(f"{row.tenant.slug}/{row.name}: {failed.detail}") from None
             if done.finished_at is None:
