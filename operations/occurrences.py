@@ -29,6 +29,24 @@ def opens_next(run: AgentRun, found: Operation, may_ask_again: AskAgain) -> bool
     return found.status != OperationStatus.REJECTED or found.reopened_at is not None or may_ask_again(found)
 
 
+def adopted_after(operation: Operation) -> Operation | None:
+    """The record of an effect that was found where `operation` says that there is none."""
+    return Operation.objects.filter(previous=operation, authority_kind="adopted").order_by("id").first()
+
+
+def line_of(operation: Operation) -> list[Operation]:
+    """Every occurrence of its intent, in the order in which a new proposal meets them."""
+    found: Operation | None = operation
+    while operation.previous is not None and operation.occurrence:
+        found = operation = operation.previous
+    line: list[Operation] = []
+    while found is not None:
+        adopted = adopted_after(found)
+        line += [found] if adopted is None else [found, adopted]
+        found = Operation.objects.filter(previous=found, occurrence=found.occurrence + 1).first()
+    return line
+
+
 def _has_had_its_answer(run: AgentRun, found: Operation) -> bool:
     """The run has asked for this already, and its customer has said nothing since: it only repeats itself."""
     if not Interest.objects.filter(run_id=run.id, operation_id=found.id).exists():

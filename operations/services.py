@@ -25,7 +25,7 @@ from .connectors.base import Action, Call, CheckFailed, Facts
 from .connectors.registry import ACTIONS, CONNECTORS
 from .models import Connection, Interest, Operation, Target
 from .moves import Locked, facts_of
-from .occurrences import AskAgain, opens_next
+from .occurrences import AskAgain, adopted_after, opens_next
 from .states import WITHOUT_EFFECT, OperationStatus
 
 
@@ -267,6 +267,9 @@ def propose(
             return _new(run, step, intended, actor, target, key, occurrence, previous)
         if not opens_next(run, found, may_ask_again):
             return _joined(run, step, found)
+        adopted = adopted_after(found)  # it says that nothing was done, and the provider showed otherwise
+        if adopted is not None and not opens_next(run, adopted, may_ask_again):
+            return _joined(run, step, adopted)
         previous = found
     raise Terminal("This intent was refused a thousand times.", code="too_many_occurrences")
 
@@ -405,6 +408,8 @@ def of_step(run: AgentRun, step: str) -> Operation | None:
 
 def same_intent(operation: Operation, intended: Intended) -> None:
     """Raises JournalMismatch where a replay asks for something else than is recorded at its step."""
+    if operation.authority_kind == "adopted" and operation.previous is not None:
+        operation = operation.previous  # that was proposed; this one was found
     if digest_of(operation) != intended.proposal_digest and operation.operation_key != operation_key(
         intended, operation.occurrence
     ):

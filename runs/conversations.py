@@ -56,16 +56,23 @@ def next_of(conversation_id: UUID) -> AgentRun | None:
     return first if waits else None
 
 
-# A run begins only when every earlier one of its conversation has ended, so this is the same in each of its lives.
+# A run begins only when every earlier one of its conversation has ended, so this is the same in each of its lives. One that
+# takes up the request of another knows what that one knew.
 EARLIER = f"""
-SELECT reader.id AS reader, e.* FROM runs_agentrun reader
+WITH RECURSIVE line AS (
+  SELECT id AS reader, id, tenant_id, conversation_id, COALESCE(retry_of_id, rerun_of_id) AS up
+  FROM runs_agentrun WHERE id = ANY(%(run_ids)s) AND conversation_id IS NOT NULL
+  UNION ALL
+  SELECT line.reader, r.id, r.tenant_id, r.conversation_id, COALESCE(r.retry_of_id, r.rerun_of_id)
+  FROM line JOIN runs_agentrun r ON r.id = line.up
+)
+SELECT line.reader, e.* FROM line
 CROSS JOIN LATERAL (
   SELECT id, status, sealed_input, sealed_result FROM runs_agentrun e
-  WHERE e.conversation_id = reader.conversation_id AND e.tenant_id = reader.tenant_id
-    AND e.id < COALESCE(reader.retry_of_id, reader.id)
+  WHERE e.conversation_id = line.conversation_id AND e.tenant_id = line.tenant_id AND e.id < line.id
   ORDER BY e.id DESC LIMIT {EARLIER_REQUESTS}
 ) e
-WHERE reader.id = ANY(%(run_ids)s) AND reader.conversation_id IS NOT NULL
+WHERE line.up IS NULL
 ORDER BY e.id
 """
 

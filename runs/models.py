@@ -97,6 +97,9 @@ class AgentRun(Stateful):
     retry_of = models.ForeignKey(
         "self", on_delete=models.PROTECT, null=True, db_constraint=False, related_name="retries"
     )
+    rerun_of = models.ForeignKey(  # whose request it takes up from the beginning; it inherits nothing
+        "self", on_delete=models.PROTECT, null=True, db_constraint=False, related_name="reruns"
+    )
     dedupe_key = models.CharField(max_length=120, null=True)
     priority = models.SmallIntegerField(default=0)  # smaller first
     concurrency_key = models.CharField(max_length=120, blank=True)

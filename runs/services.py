@@ -138,17 +138,21 @@ def actor_of(principal: Principal) -> Actor:
 
 
 def requesters_of(run: AgentRun) -> list[str]:
-    """The whole chain that asks: the actor, the token, the person behind it, the agent, and who started that run."""
+    """The whole chain that asks: the actor, the token, the person behind it, the agent, and who started that run.
+
+    Whoever made the request that a rerun takes up has asked as well.
+    """
     chain = [run.actor, run.principal, f"agent:{run.agent}"]
-    if run.parent is not None:
-        return list(dict.fromkeys([*chain, *requesters_of(run.parent)]))
+    before = run.parent or run.rerun_of or run.retry_of
+    if before is not None:
+        chain += requesters_of(before)
     token_id = parse("tok", run.principal.removeprefix("token:"))
     person = (
         ApiToken.objects.filter(pk=token_id).values_list("person_id", flat=True).first() if token_id else None
     )
     if person is not None:
         chain.append(f"user:{person}")
-    return chain
+    return list(dict.fromkeys(chain))
 
 
 def _active(tenant_id: int, agent: str, dedupe_key: str | None) -> AgentRun | None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from agentops.engine.outlook import Fate, Outlook
 from agentops.engine.releases import choices
 from agentops.engine.standing import standing
 from agentops.kernel.redaction import printable
@@ -52,6 +53,8 @@ def shown(run: AgentRun) -> Iterator[str]:
     yield f"  used       {run.steps_taken} of {run.max_steps} steps, {dollars(run.spent_microusd)} of {budget}"
     if run.retry_of is not None:
         yield f"  retries    {run.retry_of.public_id}"
+    if run.rerun_of is not None:
+        yield f"  reruns     {run.rerun_of.public_id}"
     if run.blocked_on:
         yield f"  waits for  {', '.join(run.blocked_on)}"
     if run.error_code:
@@ -61,6 +64,19 @@ def shown(run: AgentRun) -> Iterator[str]:
     yield from _offers(run)
     for each in Operation.objects.filter(interests__run_id=run.id).order_by("id"):
         yield f"  {each.public_id}  {each.status:<10}  {each.action} on {each.target_text}"
+
+
+_FATES = {Fate.REUSED: "reused", Fate.ANEW: "to be proposed again", Fate.BLOCKED: "blocked"}
+
+
+def met(seen: Outlook) -> Iterator[str]:
+    """What a rerun would meet, operation by operation."""
+    yield f"A rerun of {seen.source} begins with an empty journal, and every turn is asked and billed anew."
+    for each in seen.prospects:
+        yield f"  {_FATES[each.fate]:<20}  {each.met.public_id}  {each.title}"
+        yield f"  {'':<20}  {named(each.sentence)}"
+    if not seen.prospects:
+        yield "  It has proposed nothing."
 
 
 def _offers(run: AgentRun) -> Iterator[str]:

@@ -108,6 +108,7 @@ class Migration(migrations.Migration):
                 ('parent', models.ForeignKey(db_constraint=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='children', to='runs.agentrun')),
                 ('release', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='runs.agentrelease')),
                 ('retry_of', models.ForeignKey(db_constraint=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='retries', to='runs.agentrun')),
+                ('rerun_of', models.ForeignKey(db_constraint=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='reruns', to='runs.agentrun')),
                 ('root', models.ForeignKey(db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='runs.agentrun')),
                 ('tenant', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='tenancy.tenant')),
                 ('conversation', models.ForeignKey(db_constraint=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='runs', to='runs.conversation')),

@@ -17,6 +17,7 @@ class Migration(migrations.Migration):
         tenant_key("runs_agentrun", "parent_id", "runs_agentrun"),
         tenant_key("runs_agentrun", "root_id", "runs_agentrun"),
         tenant_key("runs_agentrun", "retry_of_id", "runs_agentrun"),
+        tenant_key("runs_agentrun", "rerun_of_id", "runs_agentrun"),
         tenant_key("runs_step", "run_id", "runs_agentrun"),
         tenant_key("runs_runevent", "run_id", "runs_agentrun"),
         tenant_key("runs_inboxmessage", "run_id", "runs_agentrun"),

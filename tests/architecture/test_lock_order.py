@@ -11,7 +11,9 @@ from pydantic import BaseModel
 from agentops.audit.entries import SYSTEM
 from agentops.engine import aftermath
 from agentops.engine.control import cancel_run
+from agentops.engine.outlook import outlook
 from agentops.engine.pause import pause_run, resume_run
+from agentops.engine.rerun import rerun
 from agentops.engine.retry import retry_run
 from agentops.kernel.clock import now
 from agentops.kernel.ids import show, uuid7
@@ -95,6 +97,8 @@ def play_families(stage) -> None:
         factories.run(client, f"Add a note: {n}", name="assistant", conversation_id="c") for n in range(2)
     ]
     cancel_run(stage.tenant.id, talk[0].id, actor=SYSTEM, reason="x")
+    seen = outlook(AgentRun.objects.get(pk=talk[0].pk))
+    rerun(stage.tenant.id, talk[0].id, digest=seen.digest, actor=SYSTEM, reason="x")
     for run_id in aftermath.due():
         aftermath.tell(run_id)
     assert AgentRun.objects.get(pk=talk[1].pk).ready_at

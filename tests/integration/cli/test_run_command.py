@@ -75,6 +75,16 @@ def test_a_run_is_paused_resumed_cancelled_and_retried_in_the_name_of_who_did_it
     assert refused("run", "cancel", key, "--as", "emil", "--reason", "x")[0] == 1
     assert key in told("run", "list", "--as", "emil", "--code", "cancelled")
     told("run", "cancel", new.public_id, "--as", "emil", "--reason", "x")
+    rerun = ("run", "rerun", new.public_id, "--as", "emil")
+    listed = told(*rerun)
+    assert "to be proposed again  op_" in listed
+    digest = listed.split("--digest ")[1].split()[0]
+    assert "Say why" in refused(*rerun, "--yes")[1]
+    assert "Nothing was started" in refused(*rerun, "--digest", "c1:rerun:0", "--reason", "x")[1]
+    assert f"{new.public_id} is run again as run_" in told(*rerun, "--digest", digest, "--reason", "x")
+    (third,) = new.reruns.all()
+    assert f"reruns     {new.public_id}" in told("run", "show", third.public_id, "--as", "emil")
+    told("run", "cancel", third.public_id, "--as", "emil", "--reason", "x")
     code, words = refused("run", "follow", new.public_id, "--as", "emil")
     assert (code, "is cancelled: cancelled" in words) == (1, True)
     verbs = AuditEntry.objects.filter(actor=f"user:{emil.pk}", channel="cli").values_list("verb", flat=True)
@@ -85,7 +95,7 @@ def test_nobody_does_at_a_terminal_what_is_not_theirs_to_do(stage, emil):
     run = stage.start("Where is order A-1001?")
     factories.person(stage.tenant, ROLE.REVIEWER, name="rosa")
     factories.person(factories.tenant("globex"), ROLE.ENGINEER, name="gina")
-    for verb in ("cancel", "pause", "resume", "retry", "move"):
+    for verb in ("cancel", "pause", "resume", "retry", "move", "rerun"):
         words = ("run", verb, run.public_id, "--reason", "x", "--as")
         assert refused(*words, "rosa")[0] == 3
         assert refused(*words, "gina") == (

@@ -19,7 +19,7 @@ from operations.services import remaining_minor
 from runs.models import AgentRun
 from tests import factories
 from tests.conformance.connectors.subjects import STRIPE_KEY
-from tests.stage import LARGE, SMALL, operation, sql, story, types
+from tests.stage import LARGE, SMALL, answer, operation, sql, story, types
 
 DAY = 24 * 3600
 
@@ -132,6 +132,10 @@ def test_a_row_that_says_it_had_no_effect_gets_a_successor_that_says_it_had(stag
     assert Incident.objects.filter(kind="effect_adopted", about=successor.public_id).exists()
     stage.move_clock(DAY + 60)
     assert swept(payments).adopted == 0
+    again = stage.carry_on(stage.ask_refund(order))  # the effect that was found is what the intent meets
+    assert operation(again) == successor
+    assert successor.provider_ref in answer(again)
+    assert len(stage.refunds(order)) == 1
 
 
 def test_what_nobody_sent_and_is_there_is_settled_where_it_stands(stage, payments):

@@ -1,4 +1,4 @@
-"""`manage.py run <verb>`: start a run and follow it, look at runs, cancel, pause, resume, retry and move them."""
+"""`manage.py run <verb>`: start a run and follow it, look at runs, cancel, pause, resume, retry, move and rerun them."""
 
 import secrets
 import threading
@@ -10,8 +10,10 @@ from django.db import transaction
 
 from agentops.cli import people, words
 from agentops.engine.control import CancelReceipt, cancel_run
+from agentops.engine.outlook import outlook
 from agentops.engine.pause import PauseReceipt, pause_run, resume_run
 from agentops.engine.releases import move_run
+from agentops.engine.rerun import rerun
 from agentops.engine.retry import RetryReceipt, retry_run
 from agentops.sdk import agents as known_agents
 from approvals.policy import published
@@ -32,7 +34,7 @@ DECIDING = {
 
 
 class Command(BaseCommand):
-    help = "Start a run and follow it; list, show, follow, cancel, pause, resume, retry or move runs."
+    help = "Start a run and follow it; list, show, follow, cancel, pause, resume, retry, move or rerun runs."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -59,7 +61,16 @@ class Command(BaseCommand):
             decides = verbs.add_parser(verb, help=f"{verb} a run")
             decides.add_argument("run")
             decides.add_argument("--reason", required=True, help="it stands in the record")
-        for each in (start, listed, shown, followed, *(verbs.choices[verb] for verb in DECIDING)):
+        rerun = verbs.add_parser(
+            "rerun", help="what a rerun of an ended run would meet; with --yes or --digest, begin it"
+        )
+        rerun.add_argument("run")
+        rerun.add_argument("--input", help="ask this instead: a fork")
+        rerun.add_argument("--reason", default="", help="it stands in the record; needed to begin")
+        confirmed = rerun.add_mutually_exclusive_group()
+        confirmed.add_argument("--digest", help="of the list that was shown: begin if it has not moved since")
+        confirmed.add_argument("--yes", action="store_true", help="begin whatever the list says now")
+        for each in (start, listed, shown, followed, rerun, *(verbs.choices[verb] for verb in DECIDING)):
             each.add_argument("--as", dest="who", required=True, metavar="NAME", help="who does this")
 
     def handle(self, *args: Any, verb: str, **given: Any) -> None:
@@ -74,6 +85,8 @@ class Command(BaseCommand):
                     self._say(words.shown(people.run_of(self.who, given["run"], "view_runs")))
                 case "follow":
                     self._follow(people.run_of(self.who, given["run"], "view_runs"))
+                case "rerun":
+                    self._rerun(people.run_of(self.who, given["run"], "control_runs"), **given)
                 case _:
                     self._decide(verb, people.run_of(self.who, given["run"], DECIDING[verb]), given["reason"])
 
@@ -158,6 +171,20 @@ class Command(BaseCommand):
                 f"{run} is {run.status}: {run.error_code}. {why}".rstrip(), returncode=people.REFUSED
             )
         self.stdout.write(f"\n{words.answer(run)}")
+
+    def _rerun(
+        self, source: AgentRun, input: str | None, reason: str, digest: str | None, yes: bool, **_: Any
+    ) -> None:
+        seen = outlook(source)
+        self._say(words.met(seen))
+        if not yes and digest is None:
+            self.stdout.write(f"Begin it with: run rerun {source} --digest {seen.digest} --reason …")
+            return
+        if not reason:
+            raise CommandError("Say why with --reason; it stands in the record.", returncode=people.REFUSED)
+        how: Any = {"actor": people.actor(self.who), "reason": reason, "text": input}
+        receipt = rerun(source.tenant_id, source.id, digest=digest or seen.digest, **how)
+        self.stdout.write(f"{source} is run again as {receipt.run}.")
 
     def _decide(self, verb: str, run: AgentRun, reason: str) -> None:
         how: Any = {"actor": people.actor(self.who), "reason": reason}
