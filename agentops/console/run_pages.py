@@ -4,7 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import admin, messages
-from django.db.models import Max, Q, QuerySet, Subquery
+from django.db.models import F, Max, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
@@ -36,6 +36,7 @@ from .timeline_words import WORDS
 
 EVENTS_PAGE = 200
 GROUPS = 300
+RERUNS = 5  # the newest
 SUBJECT_CHARS = 90
 SHOWN = ("all", "model", "tools", "operations", "problems")
 
@@ -139,6 +140,7 @@ def run_page(request: HttpRequest, run_id: str) -> HttpResponse:
     seen = timeline_view.view(state, now, folded=folded)
     names = names_in(run.tenant_id)
     now_line = timeline_view.now_line(state, now)
+    may_control = run.tenant_id in access.within("control_runs")
     context = {
         **admin.site.each_context(request),
         "title": run.public_id,
@@ -178,12 +180,19 @@ def run_page(request: HttpRequest, run_id: str) -> HttpResponse:
             },
         },
         "may_cancel": run.tenant_id in access.within("cancel_runs") and not state["finished"],
-        "verbs": offered(run) if run.tenant_id in access.within("control_runs") else [],
+        "verbs": offered(run) if may_control else [],
+        "may_rerun": may_control and run.is_terminal,
         "standing": [with_names(sentence, names) for sentence in standing(run)],
         "offers": choices(run),
-        "later": run.retries.first(),
+        "followers": _followers(run),
     }
     return TemplateResponse(request, "console/run.html", context)
+
+
+def _followers(run: AgentRun) -> list[AgentRun]:
+    """The retry that carries it on, then the newest of those that took its request up from the beginning."""
+    found = AgentRun.objects.filter(Q(retry_of=run) | Q(rerun_of=run), tenant_id=run.tenant_id)
+    return list(found.order_by(F("retry_of").desc(nulls_last=True), "-id")[: RERUNS + 1])
 
 
 _BLANK = {"group": {"state": "active"}, "bars": [], "lines": []}

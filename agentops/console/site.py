@@ -32,6 +32,7 @@ class ConsoleSite(admin.AdminSite):
             operation_pages,
             overview,
             review,
+            run_again,
             run_control,
             run_pages,
         )  # models are loaded by now
@@ -49,6 +50,7 @@ class ConsoleSite(admin.AdminSite):
             page("runs/<run_id:run_id>/", run_pages.run_page, "runs_page"),
             page("runs/<run_id:run_id>/events/", run_pages.run_events, "runs_events"),
             page("runs/<run_id:run_id>/cancel/", run_pages.cancel, "runs_cancel"),
+            page("runs/<run_id:run_id>/rerun/", run_again.run_again, "runs_again"),
             page("runs/<run_id:run_id>/<slug:verb>/", run_control.control, "runs_control"),
             page("operations/", operation_pages.operation_list, "operations"),
             page("operations/<op_id:operation_id>/", operation_pages.operation_page, "operations_page"),

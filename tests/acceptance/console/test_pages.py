@@ -7,7 +7,9 @@ from axe_playwright_python.sync_playwright import Axe
 from django.db import transaction
 from playwright.sync_api import Page
 
+from agentops.audit.entries import SYSTEM
 from agentops.audit.models import AuditEntry
+from agentops.engine.control import cancel_run
 from agentops.tenancy.models import ApiToken, Membership, User
 from approvals.models import Approval, Policy
 from approvals.services import decide
@@ -56,6 +58,8 @@ def pages(house: House) -> list[str]:
         proposal_digest=closed.proposal_digest, channel="admin",
     )  # fmt: skip
     hostile = hostile_approval(house)
+    ended = proposals.asked(factories.run(tenant, "Refund A-1007, please."), order="A-1007").operation.run
+    cancel_run(tenant.id, ended.id, actor=SYSTEM, reason="Asked twice.")
     told = factories.run(tenant, "A long story")
     tell(told, logs.story())
     factories.token(tenant)
@@ -80,6 +84,7 @@ def pages(house: House) -> list[str]:
         f"/admin/runs/{run}/events/",
         f"/admin/runs/{run}/cancel/",
         f"/admin/runs/{run}/pause/",
+        f"/admin/runs/{ended.public_id}/rerun/",
         f"/admin/runs/{told.public_id}/",
         f"/admin/runs/{hostile.operation.run.public_id}/",
         "/admin/operations/",

@@ -243,3 +243,39 @@ def test_an_engineer_pauses_resumes_and_retries_and_nobody_else_does(approval: A
         in client.post(f"/admin/runs/{again.public_id}/retry/", {"reason": "x"}, follow=True).content.decode()
     )
     assert client.post(f"{page}explode/", {"reason": "x"}).status_code == 404
+
+
+def test_an_engineer_sees_what_a_rerun_would_meet_and_confirms_exactly_that(approval: Approval) -> None:
+    run = approval.operation.run
+    page = f"/admin/runs/{run.public_id}/"
+    engineer = member(approval, ROLE.ENGINEER)
+    client = signed_in(engineer)
+    assert "rerun/" not in client.get(page).content.decode()
+    assert "has not ended" in client.get(f"{page}rerun/", follow=True).content.decode()
+    client.post(f"{page}cancel/", {"reason": "x"})
+    assert f"{page}rerun/" in client.get(page).content.decode()
+    for role in (ROLE.REVIEWER, ROLE.AUDITOR):
+        other = signed_in(member(approval, role))
+        assert "rerun/" not in other.get(page).content.decode()
+        assert other.get(f"{page}rerun/").status_code == 404
+    assert signed_in(engineer, enforce_csrf_checks=True).post(f"{page}rerun/").status_code == 403
+    shown = client.get(f"{page}rerun/").content.decode()
+    assert "Proposed again, and decided again" in shown
+    assert "It was cancelled before anything was sent." in shown
+    digest = re.search(r'name="digest" value="([^"]+)"', shown).group(1)
+    given = {"digest": digest, "reason": "The answer was odd.", "input": "Refund A-1002"}
+    assert client.post(f"{page}rerun/", {**given, "reason": " "}).status_code == 422
+    moved = client.post(f"{page}rerun/", {**given, "digest": "c1:rerun:0"})
+    assert (moved.status_code, "nothing was started" in moved.content.decode()) == (409, True)
+    assert not run.reruns.exists()
+    answer = client.post(f"{page}rerun/", given, follow=True).content.decode()
+    assert "Takes up the request of" in answer
+    (made,) = run.reruns.all()
+    assert (made.principal, made.channel) == (f"user:{engineer.pk}", "admin")
+    assert AuditEntry.objects.filter(verb="run.rerun", actor=f"user:{engineer.pk}").exists()
+    assert "Run again as" in client.get(page).content.decode()
+    again = client.post(f"{page}rerun/", given)  # the button pressed twice
+    assert (again.status_code, run.reruns.count()) == (409, 1)
+    digest = re.search(r'name="digest" value="([^"]+)"', again.content.decode()).group(1)
+    client.post(f"{page}rerun/", {**given, "digest": digest, "input": "Cancel order A-1003."})
+    assert AuditEntry.objects.filter(verb="run.forked").count() == 1
