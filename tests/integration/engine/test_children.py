@@ -12,10 +12,9 @@ from agentops.engine.ledger import RunLedger
 from agentops.sdk import Agent, Call, ChildFailed, Limits, Reply, Terminal, tool
 from agentops.sdk.agents import separate_registry
 from approvals.models import Approval
-from approvals.services import requesters_of
 from runs.holds import pause_agent
 from runs.models import AgentRun, InboxMessage, Step
-from runs.services import wake
+from runs.services import requesters_of, wake
 from tests import factories
 from tests.stage import answer, eventually, story, together
 
