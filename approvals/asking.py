@@ -23,7 +23,7 @@ from runs.wakeups import approvals_changed
 from . import queries
 from .grounds import grounds_of
 from .models import Approval
-from .policy import Verdict, remember
+from .policy import Verdict, counted_under_lock, remember
 from .sentences import fact_sentence
 from .states import ApprovalStatus, Outcome
 
@@ -33,6 +33,7 @@ _S = ApprovalStatus
 def submit(locked: Locked, verdict: Verdict, facts: Facts, actor: Actor) -> Approval | None:
     """Let policy's verdict act on a freshly proposed operation: allowed, denied, or a question to people."""
     operation = locked.operation
+    verdict = counted_under_lock(operation, verdict)
     decision = remember(operation, verdict)
     if verdict.outcome == Outcome.DENY:
         sentence = (verdict.sentences or {}).get("en", "")
@@ -119,7 +120,7 @@ def ask(locked: Locked, verdict: Verdict, facts: Facts, *, decision_id: UUID | N
         group=verdict.group,
         required=verdict.required,
         hold_seconds=verdict.hold_seconds,
-        expires_at=now() + timedelta(hours=verdict.expires_hours),
+        expires_at=now() + timedelta(hours=verdict.expires_hours) if verdict.expires_hours else None,
     )
     approval.sealed_proposal = sealed.seal_json(
         key, queries.proposal_place(approval), _sheet(operation, verdict, facts)
@@ -128,7 +129,6 @@ def ask(locked: Locked, verdict: Verdict, facts: Facts, *, decision_id: UUID | N
         key, queries.grounds_place(approval), grounds_of(run, verdict, facts)
     )
     approval.save(force_insert=True)
-    assert approval.expires_at is not None
     append(
         run,
         Event(
@@ -136,7 +136,7 @@ def ask(locked: Locked, verdict: Verdict, facts: Facts, *, decision_id: UUID | N
             {
                 "approval_id": approval.public_id,
                 "operation_id": operation.public_id,
-                "expires_at": approval.expires_at.isoformat(),
+                "expires_at": approval.expires_at.isoformat() if approval.expires_at else None,
             },
         ),
     )
@@ -200,7 +200,8 @@ def _warnings(operation: Operation, verdict: Verdict) -> list[dict[str, Any]]:
     previous = operation.previous
     others = [("asked_before", previous)] if previous is not None else []
     others += [("same_target", other) for other in verdict.same_target if other != previous]
-    return [
+    lowered = [{"code": "lowered", "currency": operation.currency, **each} for each in operation.lowered]
+    return lowered + [
         {
             "code": code,
             "operation_id": other.public_id,

@@ -6,6 +6,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
+from agentops.kernel.canonical import digest
 from agentops.kernel.clock import Now
 from agentops.kernel.ids import show, uuid7
 from agentops.kernel.transitions import Stateful
@@ -16,16 +17,21 @@ from .states import MOVES, ApprovalStatus, Outcome, Risk, VerdictOfPerson
 
 
 class Policy(models.Model):
-    """One version of a tenant's ordered rules for an action. A published version never changes."""
+    """One version of a tenant's ordered rules for an action. A published version never changes.
+
+    The one in force is the newest published that is not log-only. A log-only one decides nothing and records what it would
+    have decided, while it is newer than the one in force.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="policies")
     action = models.CharField(max_length=60)
     number = models.PositiveIntegerField()
-    # [{code, when: CEL text, outcome, risk, group?, required?, hold_seconds?, expires_hours?, cool_down_hours?,
-    #   sentences: {lang: text}}]
-    rules = models.JSONField()
+    rules = models.JSONField()  # each one a `rules.shape.Rule`
+    digest = models.CharField(max_length=90)  # of the rules
+    log_only = models.BooleanField(default=False)
     created_at = models.DateTimeField(db_default=Now())
+    created_by = models.CharField(max_length=120, blank=True)
     published_at = models.DateTimeField(null=True)
     published_by = models.CharField(max_length=120, blank=True)
 
@@ -34,10 +40,17 @@ class Policy(models.Model):
         constraints: ClassVar[Any] = [
             models.UniqueConstraint(fields=["tenant", "id"], name="policy_tenant_id"),
             models.UniqueConstraint(fields=["tenant", "action", "number"], name="policy_number_once"),
+            models.UniqueConstraint(
+                fields=["tenant", "action"], condition=Q(published_at__isnull=True), name="policy_one_draft"
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.action} v{self.number}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        self.digest = digest("policy", self.rules)
+        super().save(*args, **kwargs)
 
 
 class PolicyDecision(models.Model):
@@ -60,6 +73,10 @@ class PolicyDecision(models.Model):
     risk = models.CharField(max_length=12, choices=Risk)
     codes = ArrayField(models.CharField(max_length=60))
     input_digest = models.CharField(max_length=90)
+    log_only = models.BooleanField(default=False)  # what a version that decides nothing would have said
+    sealed_input = models.BinaryField(
+        null=True
+    )  # what the rules read, of a first look: a draft is tried on it
     at = models.DateTimeField(db_default=Now())
 
     class Meta:

@@ -1,31 +1,52 @@
-"""Policy: ordered rules in CEL over typed variables; the first match decides, no match asks a person."""
+"""Policy: what a tenant's published rules say of a proposal. The first match decides, no match asks a person, no answer denies."""
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any
 
-import cel
 from django.conf import settings
+from django.db import transaction
 
-from agentops.kernel.canonical import digest
-from agentops.kernel.clock import now
+from agentops.kernel import sealed
+from agentops.kernel.canonical import NotCanonical, digest
 from agentops.kernel.ids import uuid7
+from agentops.kernel.sealed import Place
 from agentops.sdk.agents import Agent
 from agentops.telemetry.logs import logger
+from agentops.tenancy import vault
 from operations.connectors.base import Action, Facts
 from operations.connectors.registry import ACTIONS
 from operations.models import Operation
-from operations.states import FINAL, OperationStatus
+from operations.sentences import money
+from operations.services import Intended, lower, params
+from runs.models import AgentRun
 
 from .models import Policy, PolicyDecision
+from .rules import history
+from .rules.conditions import CannotEvaluate
+from .rules.evaluation import first_match, ruleset
+from .rules.shape import Rule, filled
 from .states import Outcome, Risk
 
 log = logger(__name__)
 
-MAX_EXPRESSION_CHARS = 1_000
+MAX_LOWERINGS = 4  # of one proposal, by one rule after the other
 _STRICTNESS = {Outcome.ALLOW: 0, Outcome.REQUIRE_APPROVAL: 1, Outcome.DENY: 2}
+
+
+class Moved(Exception):
+    """Under the lock other operations are counted than before, and rules want less of this one: it is begun anew."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything that rules read of a proposal but its history, and the versions that are asked."""
+
+    subject: history.Subject
+    action: Action
+    values: Mapping[str, int | str | bool]
+    force: Policy | None
+    log_only: Policy | None
 
 
 @dataclass(frozen=True)
@@ -39,12 +60,19 @@ class Verdict:
     required: int = 1
     group: str = ""
     hold_seconds: int = 0
-    expires_hours: int = 24
+    expires_hours: int | None = 24  # None: nobody's silence ends it
     cool_down_hours: int = field(default_factory=lambda: settings.AGENTOPS_COOL_DOWN_HOURS)
+    clamp: Mapping[str, int] = field(default_factory=dict)
+    params: Mapping[str, int | str] = field(default_factory=dict)
     sentences: Mapping[str, str] | None = None
     policy: Policy | None = None
     input_digest: str = ""
     same_target: tuple[Operation, ...] = ()
+    inputs: Inputs | None = None
+    seen: Mapping[str, int | str | bool] = field(default_factory=dict, repr=False)  # all that the rules read
+    earlier: "Verdict | None" = None  # before a rule lowered the proposal
+    beside: "Verdict | None" = None  # what a log-only version would have said
+    decision: PolicyDecision | None = None  # where it is on record already
 
     def asks_more_than(self, outcome: Outcome, required: int, group: str) -> bool:
         """Whether this asks for more than was given: a stricter outcome, another group, more people."""
@@ -55,175 +83,280 @@ class Verdict:
         )
 
 
-@functools.lru_cache(maxsize=1_024)
-def _compiled(expression: str) -> cel.Program:
-    if len(expression) > MAX_EXPRESSION_CHARS:
-        raise ValueError(f"longer than {MAX_EXPRESSION_CHARS} characters")
-    return cel.compile(expression)
-
-
-def lint(rules: Any) -> list[str]:
-    """Every fault of a list of rules, with its place; empty where it may be published."""
-    faults = []
-    for place, rule in enumerate(rules if isinstance(rules, list) else []):
-        try:
-            _compiled(rule["when"])
-            Outcome(rule["outcome"])
-            Risk(rule.get("risk", Risk.ELEVATED))
-            if not isinstance(rule["code"], str) or not rule["code"]:
-                raise ValueError("code must be a word")
-        except (KeyError, ValueError) as error:
-            faults.append(f"rule {place + 1}: {error}")
-    return faults if isinstance(rules, list) else ["rules must be a list"]
-
-
 def published(tenant_id: int, agent: Agent) -> str:
     """The digest of the rules that decide about what `agent` proposes, as they are published now."""
     actions = sorted({action for tool in agent.tools for action in tool.proposes})
     newest = (
-        Policy.objects.filter(tenant_id=tenant_id, action__in=actions, published_at__isnull=False)
+        Policy.objects.filter(
+            tenant_id=tenant_id, action__in=actions, published_at__isnull=False, log_only=False
+        )
         .order_by("action", "-number")
         .distinct("action")
     )
     return digest("policies", [[policy.action, policy.number, policy.rules] for policy in newest])
 
 
-def evaluate(
-    *,
-    tenant_id: int,
-    tenant: str,
-    actor: str,
-    agent: str,
-    action: Action,
-    target: str,
-    reference: str,
-    amount_minor: int | None,
-    currency: str,
-    facts: Facts,
-    but: Operation | None = None,
-) -> Verdict:
-    """What the tenant's published rules say now. Reads; call it before any lock is taken."""
-    same_target = _same_target(tenant_id, action, target, but) if action.guards_target else ()
-    variables = {
-        "operation": {
-            "action": action.name,
-            "target": target,
-            "reference": reference,
-            "amount_minor": amount_minor if amount_minor is not None else 0,
-            "currency": currency,
-        },
-        "actor": dict(zip(("kind", "id"), actor.partition(":")[::2], strict=True)),
-        "target": {fact.name: fact.value for fact in facts.facts},
-        "tenant": {"slug": tenant},
-        "run": {"agent": agent},
-        "history": {"same_target": len(same_target)},
-    }
-    verdict = _first_match(tenant_id, action, variables)
-    if same_target and verdict.outcome == Outcome.ALLOW:
-        verdict = Verdict(
-            Outcome.REQUIRE_APPROVAL,
-            "same_target",
-            ("same_target",),
-            hold_seconds=settings.AGENTOPS_HOLD_SECONDS,
-            expires_hours=settings.AGENTOPS_APPROVAL_HOURS,
-            policy=verdict.policy,
-            input_digest=verdict.input_digest,
-        )
-    return replace(verdict, same_target=same_target)
+def in_force(tenant_id: int, action: str) -> tuple[Policy | None, Policy | None]:
+    """The version that decides, and a newer one that only records what it would decide."""
+    rows = Policy.objects.filter(tenant_id=tenant_id, action=action, published_at__isnull=False)
+    newest = {policy.log_only: policy for policy in rows.order_by("log_only", "-number").distinct("log_only")}
+    force, other = newest.get(False), newest.get(True)
+    return force, other if other and (force is None or other.number > force.number) else None
 
 
-def _same_target(tenant_id: int, action: Action, target: str, but: Operation | None) -> tuple[Operation, ...]:
-    """The softer guard: other live operations of that action on that target, or recent ones that succeeded."""
-    kind, _, name = target.partition(":")
-    others = Operation.objects.filter(
-        tenant_id=tenant_id, action=action.name, target_type=kind, target_name=name
+def consider(run: AgentRun, intended: Intended) -> tuple[Intended, Verdict]:
+    """What rules say of an intent whose facts are read. What they lower is looked at and asked about anew.
+
+    The stricter of what was said decides in the end. Call it before any lock is taken. Raises CheckFailed.
+    """
+    verdict = evaluate(run, intended)
+    for _ in range(MAX_LOWERINGS):
+        less = _lowers(verdict, intended.params)
+        if not less:
+            return intended, verdict
+        intended = lower(intended, less, verdict.rule)
+        verdict = _after(verdict, evaluate(run, intended))
+    return intended, replace(
+        _error(verdict.policy, "lowered_too_often"), inputs=verdict.inputs, seen=verdict.seen
     )
-    if but is not None:
-        others = others.exclude(pk=but.pk)
-    live = others.exclude(status__in=FINAL)
-    since = now() - timedelta(days=settings.AGENTOPS_SAME_TARGET_DAYS)
-    done = others.filter(
-        status=OperationStatus.SUCCEEDED, updated_at__gt=since
-    )  # its last move was to succeed
-    if but is not None:  # of two that wait, only the later one is warned about the earlier
-        live = live.filter(created_at__lt=but.created_at)
-        done = done.filter(created_at__lt=but.created_at)
-    return tuple(live.order_by("created_at")[:5]) + tuple(done.order_by("created_at")[:5])
 
 
-def _first_match(tenant_id: int, action: Action, variables: dict[str, Any]) -> Verdict:
-    policy = (
-        Policy.objects.filter(tenant_id=tenant_id, action=action.name, published_at__isnull=False)
-        .order_by("-number")
-        .first()
-    )
-    hold, hours = settings.AGENTOPS_HOLD_SECONDS, settings.AGENTOPS_APPROVAL_HOURS
-    input_digest = digest("policy-input", variables)
-    if policy is None:
-        return Verdict(
-            Outcome.REQUIRE_APPROVAL,
-            "no_policy",
-            ("no_policy",),
-            hold_seconds=hold,
-            expires_hours=hours,
-            input_digest=input_digest,
+def evaluate(run: AgentRun, intended: Intended) -> Verdict:
+    """What the tenant's published rules say now of what a run intends. Reads; call it before any lock is taken."""
+    target = f"{intended.action.target_type}:{intended.target}"
+    return _look(
+        _inputs(
+            run,
+            intended.action,
+            target,
+            actor=intended.actor,
+            reference=intended.reference,
+            money=(intended.amount_minor, intended.currency),
+            mode=intended.connection.mode,
+            facts=intended.facts,
         )
-    for rule in policy.rules:
-        try:
-            matched = _compiled(rule["when"]).execute(variables)
-            if matched is not True and matched is not False:
-                raise TypeError("a condition must be true or false")
-        except Exception as error:  # what cannot be evaluated denies
-            log.warning("policy_error", rule=rule.get("code"), action=action.name, error=type(error).__name__)
-            return Verdict(
-                Outcome.DENY, "policy_error", ("policy_error",), policy=policy, input_digest=input_digest
-            )
-        if matched:
-            return Verdict(
-                Outcome(rule["outcome"]),
-                rule["code"],
-                (rule["code"],),
-                risk=Risk(rule.get("risk", Risk.ELEVATED)),
-                required=int(rule.get("required", 1)),
-                group=rule.get("group", ""),
-                hold_seconds=int(rule.get("hold_seconds", hold)),
-                expires_hours=int(rule.get("expires_hours", hours)),
-                cool_down_hours=int(rule.get("cool_down_hours", settings.AGENTOPS_COOL_DOWN_HOURS)),
-                sentences=rule.get("sentences"),
-                policy=policy,
-                input_digest=input_digest,
-            )
-    return Verdict(
-        Outcome.REQUIRE_APPROVAL,
-        "no_rule",
-        ("no_rule",),
-        hold_seconds=hold,
-        expires_hours=hours,
-        policy=policy,
-        input_digest=input_digest,
     )
 
 
 def evaluate_again(operation: Operation, facts: Facts) -> Verdict:
-    """The same for an operation that is recorded already."""
-    return evaluate(
-        tenant_id=operation.tenant_id,
-        tenant=operation.tenant.slug,
-        actor=operation.actor,
-        agent=operation.run.agent,
-        action=ACTIONS[operation.action],
-        target=operation.target_text,
-        reference=operation.reference,
-        amount_minor=operation.amount_minor,
-        currency=operation.currency,
-        facts=facts,
-        but=operation,
+    """The same for an operation that is recorded already; the look is put on record.
+
+    Rules that would lower it by now do not permit it as it stands, and nothing of it may be changed any more: they deny.
+    """
+    verdict = _look(
+        _inputs(
+            operation.run,
+            ACTIONS[operation.action],
+            operation.target_text,
+            actor=operation.actor,
+            reference=operation.reference,
+            money=(operation.amount_minor, operation.currency),
+            mode=operation.connection.mode,
+            facts=facts,
+            before=operation,
+        )
     )
+    if _lowers(verdict, params(operation) if verdict.clamp else {}):
+        verdict = replace(verdict, outcome=Outcome.DENY, codes=(*verdict.codes, "policy_lowers"))
+    with transaction.atomic():
+        return replace(verdict, decision=_remembered(operation, verdict, keep_input=False))
+
+
+def counted_under_lock(operation: Operation, verdict: Verdict) -> Verdict:
+    """The verdict on a freshly recorded, locked operation, with its history counted where nobody else can add to it.
+
+    What is evaluated here are conditions without loops over values that are read already: microseconds. Raises Moved.
+    """
+    inputs = verdict.inputs
+    if inputs is None:
+        return verdict
+    counts = bool(_windows(inputs))
+    if not counts and not (inputs.action.guards_target and verdict.outcome == Outcome.ALLOW):
+        return verdict  # the target's own history is counted under the target's lock
+    if counts:
+        history.take_place(operation)
+    subject = replace(inputs.subject, before=operation)
+    again = _look(replace(inputs, subject=subject))
+    if verdict.earlier is not None:
+        again = _after(verdict.earlier, again)
+    if _lowers(again, params(operation) if again.clamp else {}):
+        raise Moved
+    return again
 
 
 def remember(operation: Operation, verdict: Verdict) -> PolicyDecision:
-    """Record what policy said about an operation, in the transaction that acts on it."""
-    return PolicyDecision.objects.create(
+    """Record what policy said about an operation, in the transaction that acts on it; once for each look."""
+    return verdict.decision or _remembered(operation, verdict, keep_input=True)
+
+
+def input_place(decision: PolicyDecision) -> Place:
+    return Place("approvals_policydecision", str(decision.id), "input")
+
+
+def say(
+    policy: Policy | None, action: Action, values: Mapping[str, int | str | bool], others: int = 0
+) -> Verdict:
+    """What one version says of these values. `others`: how many more of the kind there are on the target."""
+    verdict = _first_match(policy, action, values)
+    if others and verdict.outcome == Outcome.ALLOW:
+        verdict = replace(_by_default(policy, "same_target"), sentences=None)
+    return verdict
+
+
+# --- how it is made -----------------------------------------------------------------------------------------------------
+
+
+def _inputs(
+    run: AgentRun,
+    action: Action,
+    target: str,
+    *,
+    actor: str,
+    reference: str,
+    money: tuple[int | None, str],
+    mode: str,
+    facts: Facts,
+    before: Operation | None = None,
+) -> Inputs:
+    kind, _, name = actor.partition(":")
+    tenant, (amount_minor, currency) = run.tenant, money
+    force, log_only = in_force(tenant.id, action.name)
+    values: dict[str, int | str | bool] = {
+        "operation.action": action.name,
+        "operation.version": action.version,
+        "operation.target": target,
+        "operation.target_type": action.target_type,
+        "operation.reference": reference,
+        "operation.amount_minor": amount_minor or 0,
+        "operation.currency": currency,
+        "operation.mode": mode,
+        "actor.kind": kind,
+        "actor.id": name,
+        "tenant.slug": tenant.slug,
+        "run.agent": run.agent,
+        "run.channel": run.channel,
+        "run.is_child": run.parent_id is not None,
+        **{f"target.{fact.name}": fact.value for fact in facts.facts},
+    }
+    subject = history.Subject(
+        tenant.id, tenant.timezone, action.name, target, actor, run.agent, currency, before
+    )
+    return Inputs(subject, action, values, force, log_only)
+
+
+def _windows(inputs: Inputs) -> frozenset[tuple[str, str]]:
+    asked = [policy for policy in (inputs.force, inputs.log_only) if policy is not None]
+    return frozenset().union(
+        *(ruleset(policy.digest, inputs.action, policy.rules).windows for policy in asked)
+    )
+
+
+def _look(inputs: Inputs) -> Verdict:
+    """One look at the rows, and what the versions say of it."""
+    same = history.same_target(inputs.subject) if inputs.action.guards_target else ()
+    values = {**inputs.values, "history.same_target": len(same)}
+    try:
+        values |= history.count(inputs.subject, _windows(inputs))
+        found = digest("policy-input", values)
+    except (CannotEvaluate, NotCanonical) as error:
+        log.warning("policy_error", action=inputs.action.name, error=str(error))
+        return replace(_error(inputs.force), inputs=inputs)
+    verdict = say(inputs.force, inputs.action, values, len(same))
+    beside = None
+    if inputs.log_only is not None:
+        beside = replace(say(inputs.log_only, inputs.action, values, len(same)), input_digest=found)
+    return replace(verdict, input_digest=found, same_target=same, inputs=inputs, seen=values, beside=beside)
+
+
+def _first_match(policy: Policy | None, action: Action, values: Mapping[str, int | str | bool]) -> Verdict:
+    if policy is None:
+        return _by_default(None, "no_policy")
+    try:
+        rule = first_match(ruleset(policy.digest, action, policy.rules), values)
+    except CannotEvaluate as error:
+        log.warning("policy_error", action=action.name, policy=policy.number, error=str(error))
+        return _error(policy)
+    return _by_default(policy, "no_rule") if rule is None else _of_rule(policy, rule, values)
+
+
+def _error(policy: Policy | None, code: str = "policy_error") -> Verdict:
+    return Verdict(Outcome.DENY, code, (code,), policy=policy)
+
+
+def _by_default(policy: Policy | None, code: str) -> Verdict:
+    """A person decides: no rule says otherwise."""
+    return Verdict(
+        Outcome.REQUIRE_APPROVAL,
+        code,
+        (code,),
+        hold_seconds=settings.AGENTOPS_HOLD_SECONDS,
+        expires_hours=settings.AGENTOPS_APPROVAL_HOURS,
+        policy=policy,
+    )
+
+
+def _of_rule(policy: Policy, rule: Rule, values: Mapping[str, int | str | bool]) -> Verdict:
+    currency = str(values.get("operation.currency", ""))
+    shown = {
+        name: money(value, currency)
+        if name.endswith("_minor") and isinstance(value, int) and currency
+        else value
+        for name, value in rule.params.items()
+    }
+    hold, cool_down = rule.hold_seconds, rule.cool_down_hours
+    return Verdict(
+        rule.outcome,
+        rule.code,
+        (rule.code,),
+        risk=rule.risk,
+        required=rule.required,
+        group=rule.group,
+        hold_seconds=settings.AGENTOPS_HOLD_SECONDS if hold is None else hold,
+        expires_hours=rule.expires_hours
+        if "expires_hours" in rule.model_fields_set
+        else settings.AGENTOPS_APPROVAL_HOURS,
+        cool_down_hours=settings.AGENTOPS_COOL_DOWN_HOURS if cool_down is None else cool_down,
+        clamp=rule.clamp,
+        params=rule.params,
+        sentences={language: filled(text, shown) for language, text in rule.sentences.items()} or None,
+        policy=policy,
+    )
+
+
+def _lowers(verdict: Verdict, given: Mapping[str, Any]) -> dict[str, int]:
+    """What of these parameters is more than the rule lets through, with what it may be."""
+    return {
+        name: most
+        for name, most in verdict.clamp.items()
+        if isinstance(given.get(name), int) and given[name] > most
+    }
+
+
+def _after(earlier: Verdict, now: Verdict) -> Verdict:
+    """The verdict on what was lowered: the stricter of the two, with the reasons of both."""
+    stricter = earlier if earlier.asks_more_than(now.outcome, now.required, now.group) else now
+    return replace(
+        now,
+        outcome=stricter.outcome,
+        rule=stricter.rule,
+        codes=tuple(dict.fromkeys((*earlier.codes, *now.codes))),
+        risk=stricter.risk,
+        required=max(earlier.required, now.required),
+        group=stricter.group or now.group or earlier.group,
+        hold_seconds=max(earlier.hold_seconds, now.hold_seconds),
+        expires_hours=stricter.expires_hours,
+        cool_down_hours=stricter.cool_down_hours,
+        params=stricter.params,
+        sentences=stricter.sentences,
+        earlier=earlier,
+    )
+
+
+def _remembered(operation: Operation, verdict: Verdict, *, keep_input: bool) -> PolicyDecision:
+    for other in (verdict.earlier, verdict.beside):
+        if other is not None:
+            _remembered(operation, other, keep_input=False)
+    decision = PolicyDecision(
         id=uuid7(),
         tenant_id=operation.tenant_id,
         operation=operation,
@@ -233,4 +366,10 @@ def remember(operation: Operation, verdict: Verdict) -> PolicyDecision:
         risk=verdict.risk,
         codes=list(verdict.codes),
         input_digest=verdict.input_digest,
+        log_only=verdict.policy is not None and verdict.policy.log_only,
     )
+    if keep_input and verdict.seen:
+        key = vault.opened(operation.data_key_id)
+        decision.sealed_input = sealed.seal_json(key, input_place(decision), dict(verdict.seen))
+    decision.save(force_insert=True)
+    return decision

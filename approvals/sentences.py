@@ -136,6 +136,8 @@ _REASONS: Mapping[str, Mapping[str, str]] = {
         "no_rule": "No rule of this tenant's policy covers it, so a person decides.",
         "no_policy": "This tenant has no policy for the action, so a person decides.",
         "policy_error": "The policy could not be evaluated.",
+        "policy_lowers": "The policy lets through less than this by now.",
+        "lowered_too_often": "Rules lower it one after the other without end.",
         "same_target": "Another operation of this kind exists on the same target.",
         "": "Policy asks a person ({code}).",
     },
@@ -143,6 +145,8 @@ _REASONS: Mapping[str, Mapping[str, str]] = {
         "no_rule": "没有适用的规则,因此由人决定。",
         "no_policy": "此租户没有针对该操作的规则,因此由人决定。",
         "policy_error": "规则无法求值。",
+        "policy_lowers": "规则现在只允许更低的数额。",
+        "lowered_too_often": "规则逐条降低数额,没有止境。",
         "same_target": "同一对象上还有另一个同类操作。",
         "": "规则要求由人决定({code})。",
     },
@@ -167,6 +171,7 @@ _OTHERS: Mapping[str, Mapping[str, str]] = {
         "when": " on {day}",
         "since": " since {day}",
         "else": "{what} exists ({status}){when}.",
+        "lowered": "{was} was proposed; policy lowers it to {now} ({rule}).",
         "plain": "Look twice: {code}.",
     },
     "zh": {
@@ -187,6 +192,7 @@ _OTHERS: Mapping[str, Mapping[str, str]] = {
         "when": "({day})",
         "since": "({day} 起)",
         "else": "{what}存在({status}){when}。",
+        "lowered": "提出的是 {was};规则将其降至 {now}({rule})。",
         "plain": "请仔细核对:{code}。",
     },
 }
@@ -290,6 +296,10 @@ def warning_sentence(warning: Mapping[str, Any], language: str = "en") -> str:
     """`A refund of €20.00 on this order was made on 12 Nov.`; without an operation behind it, what the code says."""
     words = _OTHERS[spoken(language)]
     status = warning.get("status")
+    if warning["code"] == "lowered":
+        currency, kind = warning["currency"], "money" if warning["field"].endswith("_minor") else "text"
+        was, now = (field_value(warning[side], kind, currency, language) for side in ("from", "to"))
+        return words["lowered"].format(was=was, now=now, rule=warning["by"])
     if not status:
         known = _REASONS[spoken(language)].get(warning["code"])
         return known or words["plain"].format(code=_in_words(warning["code"]))

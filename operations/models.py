@@ -111,6 +111,9 @@ class Operation(Stateful):
     amount_minor = models.BigIntegerField(null=True)
     currency = models.CharField(max_length=3, blank=True)
     reference = models.CharField(max_length=120)
+    lowered = models.JSONField(
+        default=list
+    )  # [{field, from, to, by}]: whole numbers that were proposed higher
     occurrence = models.PositiveSmallIntegerField(default=0)
     previous = models.ForeignKey(
         "self", on_delete=models.PROTECT, null=True, db_constraint=False, related_name="next"
@@ -192,6 +195,9 @@ class Operation(Stateful):
         ]
         indexes: ClassVar[Any] = [
             models.Index(fields=["tenant", "action", "target", "-created_at"], name="operation_of_target"),
+            models.Index(
+                fields=["tenant", "action", "-updated_at"], name="operation_recent"
+            ),  # rules count them
             models.Index(fields=["tenant", "-created_at", "-id"], name="operation_newest"),
             models.Index(fields=["tenant", "status", "-created_at", "-id"], name="operation_by_status"),
             models.Index(fields=["run"], name="operation_of_run"),

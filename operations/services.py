@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -46,6 +47,8 @@ class Intended:
     currency: str
     facts: Facts = field(default_factory=Facts)
     undoes: UUID | None = None  # the operation that this one would undo
+    asked: dict[str, Any] | None = None  # the parameters as they were proposed, where rules have lowered some
+    lowered: tuple[dict[str, Any], ...] = ()  # {field, from, to, by: the code of a rule}
 
     @property
     def proposal_digest(self) -> str:
@@ -170,6 +173,24 @@ def read_facts(intended: Intended) -> Intended:
     return replace(intended, facts=connector.check(_call_of_intent(intended)))
 
 
+def lower(intended: Intended, to: Mapping[str, int], by: str) -> Intended:
+    """`intended` with less of what its action lets be lowered, and with its facts read anew. Raises CheckFailed.
+
+    It stays the intent that it was: its key is of what was asked for, and its digest of what will be sent.
+    """
+    params = {**intended.params, **to}
+    amount = intended.action.amount(intended.action.params.model_validate(params))
+    was = [{"field": name, "from": intended.params[name], "to": less, "by": by} for name, less in to.items()]
+    intended = replace(
+        intended,
+        params=params,
+        amount_minor=amount[0] if amount else None,
+        asked=intended.asked or intended.params,
+        lowered=(*intended.lowered, *was),
+    )
+    return replace(intended, facts=CONNECTORS[intended.action.connector].check(_call_of_intent(intended)))
+
+
 def _call_of_intent(intended: Intended) -> Call:
     return Call(
         operation_id=show("op", intended.operation_id),
@@ -194,7 +215,8 @@ def _call_of_intent(intended: Intended) -> Call:
 
 def operation_key(intended: Intended, occurrence: int) -> str:
     """The identity of an intent: the fields that are its business meaning, and always a reference."""
-    meaning = {name: intended.params.get(name) for name in intended.action.intent}
+    asked = intended.asked or intended.params
+    meaning = {name: asked.get(name) for name in intended.action.intent}
     return canonical.digest(
         "operation",
         [
@@ -330,6 +352,7 @@ def _new(
         amount_minor=intended.amount_minor,
         currency=intended.currency,
         reference=intended.reference,
+        lowered=list(intended.lowered),
         occurrence=occurrence,
         previous=previous,
         reverses_id=intended.undoes,

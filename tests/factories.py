@@ -46,10 +46,11 @@ def tenant(slug: str | None = None) -> Tenant:
     return made
 
 
-def policy(of: Tenant, action: str, rules: list[dict[str, Any]]) -> Policy:
+def policy(of: Tenant, action: str, rules: list[dict[str, Any]], **more: Any) -> Policy:
     """A published version, after the ones there are."""
     number = Policy.objects.filter(tenant=of, action=action).count() + 1
-    return Policy.objects.create(tenant=of, action=action, number=number, rules=rules, published_at=Now())
+    given = {"published_at": Now(), **more}
+    return Policy.objects.create(tenant=of, action=action, number=number, rules=rules, **given)
 
 
 def person(

@@ -113,18 +113,7 @@ def asked(run: AgentRun, **proposal: Any) -> Approval:
 
 def _submitted(run: AgentRun, intended: Intended, facts: Facts) -> Operation:
     intended = replace(intended, facts=facts)
-    verdict = evaluate(
-        tenant_id=run.tenant_id,
-        tenant=run.tenant.slug,
-        actor=run.actor,
-        agent=run.agent,
-        action=intended.action,
-        target=f"{intended.action.target_type}:{intended.target}",
-        reference=intended.reference,
-        amount_minor=intended.amount_minor,
-        currency=intended.currency,
-        facts=facts,
-    )
+    verdict = evaluate(run, intended)
     with transaction.atomic():
         again = services.may_ask_again(verdict, facts)
         step = f"turn-1/call-{run.operations.count()}"

@@ -8,7 +8,7 @@ from agentops.kernel.clock import now
 from agentops.sdk.errors import OperationRefused, Retryable, Terminal
 from agentops.sdk.values import Receipt
 from agentops.telemetry.logs import bind_contextvars
-from approvals.policy import evaluate
+from approvals import policy
 from approvals.services import AUTHORITY, may_ask_again, submit
 from operations import queries
 from operations.connectors.base import CheckFailed
@@ -25,6 +25,7 @@ from runs.services import lock
 from .live import LeaseLost, LiveRun, Waiting
 
 _S = OperationStatus
+TRIES = 3  # of a proposal that others overtake
 
 
 type Fence = Callable[[], None]
@@ -57,32 +58,24 @@ def settle(
 
 def _begin(live: LiveRun, run: AgentRun, step: str, intended: Intended, fence: Fence) -> Operation:
     """Read the facts, ask policy, and record the intent; where policy allows it, its first attempt in the same commit."""
-    try:
-        intended = read_facts(intended)
-    except CheckFailed as failed:
-        if failed.retryable:
-            raise Retryable(failed.detail, code=failed.code) from failed
-        raise Terminal(failed.detail, code=failed.code) from failed
-    verdict = evaluate(
-        tenant_id=run.tenant_id,
-        tenant=run.tenant.slug,
-        actor=intended.actor,
-        agent=run.agent,
-        action=intended.action,
-        target=f"{intended.action.target_type}:{intended.target}",
-        reference=intended.reference,
-        amount_minor=intended.amount_minor,
-        currency=intended.currency,
-        facts=intended.facts,
-    )
     actor = Actor(f"agent:{run.agent}", "worker", on_behalf_of=run.actor)
-    operation, departure = _record(live, step, intended, verdict, actor, fence)
-    return operation if departure is None else send(departure)
+    for _ in range(TRIES):
+        try:
+            read, verdict = policy.consider(run, read_facts(intended))
+            operation, departure = _record(live, step, read, verdict, actor, fence)
+        except CheckFailed as failed:
+            if failed.retryable:
+                raise Retryable(failed.detail, code=failed.code) from failed
+            raise Terminal(failed.detail, code=failed.code) from failed
+        except policy.Moved:
+            continue
+        return operation if departure is None else send(departure)
+    raise Retryable("Others propose the same at this moment.", code="policy_moved")
 
 
 @retried
 def _record(
-    live: LiveRun, step: str, intended: Intended, verdict: Any, actor: Actor, fence: Fence
+    live: LiveRun, step: str, intended: Intended, verdict: policy.Verdict, actor: Actor, fence: Fence
 ) -> tuple[Operation, Departure | None]:
     run = lock(live.tenant_id, live.id)
     if run.lease_owner != live.owner or run.lease_epoch != live.epoch or run.ending:

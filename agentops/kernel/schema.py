@@ -56,3 +56,14 @@ def final_status(table: str, *statuses: str) -> RunSQL:
         " EXECUTE FUNCTION agentops_refuse_change();",
         f"DROP TRIGGER {table}_final_status ON {table}",
     )
+
+
+def unchanging(table: str, once: str) -> RunSQL:
+    """A row of `table` whose column `once` is set is neither changed nor removed any more."""
+    return RunSQL(
+        f"CREATE TRIGGER {table}_unchanging BEFORE UPDATE OR DELETE ON {table} FOR EACH ROW"
+        f" WHEN (OLD.{once} IS NOT NULL) EXECUTE FUNCTION agentops_refuse_change();"
+        f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table}"
+        " FOR EACH STATEMENT EXECUTE FUNCTION agentops_refuse_change();",
+        f"DROP TRIGGER {table}_unchanging ON {table}; DROP TRIGGER {table}_no_truncate ON {table};",
+    )

@@ -2,7 +2,7 @@
 
 from django.db import migrations
 
-from agentops.kernel.schema import append_only, final_status, tenant_key
+from agentops.kernel.schema import append_only, final_status, tenant_key, unchanging
 
 
 class Migration(migrations.Migration):
@@ -14,6 +14,7 @@ class Migration(migrations.Migration):
         tenant_key("approvals_approval", "data_key_id", "tenancy_datakey"),
         tenant_key("approvals_approval", "policy_decision_id", "approvals_policydecision"),
         tenant_key("approvals_decision", "approval_id", "approvals_approval"),
+        unchanging("approvals_policy", "published_at"),
         append_only("approvals_policydecision"),
         append_only("approvals_decision"),
         final_status(

@@ -94,7 +94,12 @@ class Action:
         str, ...
     ]  # the parameters that are its business meaning, beside the reference; never free text
     amount: Callable[[Any], tuple[int, str] | None] = lambda params: None  # minor units, currency
-    adjustable: tuple[str, ...] = ()
+    adjustable: tuple[
+        str, ...
+    ] = ()  # whole numbers that policy or a reviewer may lower before it is approved
+    facts: Mapping[str, type] = field(
+        default_factory=dict, hash=False
+    )  # what `check` reads: rules speak of it
     guards_target: bool = True  # another one on the same target makes policy ask a person
     reverses: str = ""  # the action that it undoes
 

@@ -67,6 +67,7 @@ class MailConnector(Connector):
             # The amount and the reference of the refund are the receipt's; the address may change, the intent does not.
             intent=("template", "to_customer", "order", "refund_ref"),
             guards_target=False,
+            facts={"order_customer": str, "address_unchanged": bool},
         ),
     )
 

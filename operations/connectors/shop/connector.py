@@ -54,10 +54,25 @@ class NoteParams(BaseModel):
     text: Annotated[str, Limit(min_length=1, max_length=4_000)]
 
 
-CANCEL = Action("order.cancel", 1, "shop", "order", CancelParams, intent=("order",))
+CANCEL = Action(
+    "order.cancel",
+    1,
+    "shop",
+    "order",
+    CancelParams,
+    intent=("order",),
+    facts={"order_status": str, "is_cancelled": bool},
+)
 # What it takes back is one cancellation: the next one of the same order is another matter.
 REOPEN = Action(
-    "order.reopen", 1, "shop", "order", ReopenParams, intent=("order", "cancellation"), reverses=CANCEL.name
+    "order.reopen",
+    1,
+    "shop",
+    "order",
+    ReopenParams,
+    intent=("order", "cancellation"),
+    reverses=CANCEL.name,
+    facts={"order_status": str, "cancellation": str},
 )
 # Two notes in the same words are two notes: the request for it is what makes one itself.
 NOTE = Action("note.add", 1, "shop", "notes", NoteParams, intent=(), guards_target=False)

@@ -46,6 +46,16 @@ REFUND = Action(
     params=RefundParams,
     intent=("charge", "order", "line", "amount_minor", "currency"),
     amount=_amount,
+    adjustable=("amount_minor",),
+    facts={
+        "order_charge": str,
+        "order_status": str,
+        "line_minor": int,
+        "captured_minor": int,
+        "refundable_minor": int,
+        "charge_currency": str,
+        "charge_status": str,
+    },
 )
 
 

@@ -223,10 +223,7 @@ def test_warnings_are_told_in_words_with_the_operation_they_speak_of(caller, run
         "reason": "other",
     }
     intended = intend(run, "refund.create", target="order:A-1002", params=params, reference="A-1002/2")
-    verdict = evaluate(
-        tenant_id=acme.id, tenant="acme", actor=run.actor, agent=run.agent, action=intended.action,
-        target="order:A-1002", reference="A-1002/2", amount_minor=100, currency="EUR", facts=Facts(),
-    )  # fmt: skip
+    verdict = evaluate(run, intended)
     with transaction.atomic():
         locked = AgentRun.objects.select_for_update().get(pk=run.pk)
         submit(

@@ -1,12 +1,16 @@
 """Money stays reserved: however many ask at once, what is promised and done never exceeds what was captured."""
 
 from collections import Counter
+from dataclasses import replace
+
+import pytest
 
 from agentops.audit.entries import Actor
 from approvals import services as deciding
 from approvals.models import Approval
 from approvals.policy import evaluate
 from approvals.services import AUTHORITY
+from operations.connectors.registry import ACTIONS
 from operations.dispatch import dispatch
 from operations.models import Finding, Operation, Target
 from operations.moves import retried
@@ -28,11 +32,7 @@ def proposed(run, order, reference: str) -> Operation:
     intended = read_facts(
         intend(run, "refund.create", target=f"order:{order['id']}", params=params, reference=reference)
     )
-    verdict = evaluate(
-        tenant_id=run.tenant_id, tenant=run.tenant.slug, actor=intended.actor, agent=run.agent,
-        action=intended.action, target=f"order:{order['id']}", reference=reference, amount_minor=EACH,
-        currency="EUR", facts=intended.facts,
-    )  # fmt: skip
+    verdict = evaluate(run, intended)
 
     @retried
     def record() -> Operation:
@@ -61,14 +61,20 @@ def send_all(stage, order, made: list[Operation], sent: int) -> None:
     assert remaining_minor(target, but=target.id) == CAPTURED - sent * EACH
 
 
-def test_of_twenty_partial_refunds_that_a_rule_allows_at_once_no_more_are_promised_than_was_captured(stage):
+@pytest.mark.parametrize("allowed", [1, HELD])
+def test_of_twenty_partial_refunds_that_a_rule_allows_at_once_no_more_are_promised_than_was_captured(
+    stage, monkeypatch, allowed
+):
+    """Where the action switches the guard on its target off; with it one is allowed, and people are asked about the others."""
     factories.policy(stage.tenant, "refund.create", factories.ALWAYS)
+    guarded = replace(ACTIONS["refund.create"], guards_target=allowed == 1)
+    monkeypatch.setitem(ACTIONS, "refund.create", guarded)
     order = stage.order(CAPTURED)
     made = propose_all(stage, order)
     ends = Counter(Operation.objects.values_list("status", "error_code"))
-    assert ends[("approved", "")] == HELD
+    assert ends[("approved", "")] == allowed
     assert set(ends) <= {("approved", ""), ("rejected", "over_remaining"), ("pending", "")}
-    send_all(stage, order, made, sent=1)  # the soft guard asks people about all that follow it
+    send_all(stage, order, made, sent=allowed)
 
 
 def test_of_twenty_that_people_approve_at_once_no_more_are_promised_than_was_captured(stage):
