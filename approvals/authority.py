@@ -17,7 +17,7 @@ from . import queries
 from .asking import ask
 from .ending import withdraw
 from .models import Approval
-from .policy import Verdict, evaluate_again, remember
+from .policy import Verdict, evaluate_for_dispatch, remember
 from .states import ApprovalStatus, Outcome, VerdictOfPerson
 
 _S = ApprovalStatus
@@ -25,7 +25,7 @@ _S = ApprovalStatus
 
 def _recheck(operation: Operation, facts: Facts) -> Standing:
     """FRESH-AUTHORITY: approvers still entitled, policy asks for no more, every guard holds."""
-    verdict = evaluate_again(operation, facts)
+    verdict = evaluate_for_dispatch(operation, facts)
     if verdict.outcome == Outcome.DENY:
         return Standing(OperationStatus.REJECTED, verdict.rule, (verdict.sentences or {}).get("en", ""))
     ask_again = partial(_ask_again, verdict=verdict, facts=facts)

@@ -139,7 +139,7 @@ def evaluate(run: AgentRun, intended: Intended) -> Verdict:
 
 
 def evaluate_again(operation: Operation, facts: Facts) -> Verdict:
-    """The same for an operation that is recorded already; the look is put on record.
+    """The same for an operation that is recorded already.
 
     Rules that would lower it by now do not permit it as it stands, and nothing of it may be changed any more: they deny.
     """
@@ -158,6 +158,12 @@ def evaluate_again(operation: Operation, facts: Facts) -> Verdict:
     )
     if _lowers(verdict, params(operation) if verdict.clamp else {}):
         verdict = replace(verdict, outcome=Outcome.DENY, codes=(*verdict.codes, "policy_lowers"))
+    return verdict
+
+
+def evaluate_for_dispatch(operation: Operation, facts: Facts) -> Verdict:
+    """The fresh look before anything is sent; it is put on record whatever comes of it."""
+    verdict = evaluate_again(operation, facts)
     with transaction.atomic():
         return replace(verdict, decision=_remembered(operation, verdict, keep_input=False))
 

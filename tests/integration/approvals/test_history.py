@@ -10,7 +10,7 @@ from approvals.models import Approval, PolicyDecision
 from approvals.rules import history
 from operations.models import Operation
 from operations.moves import retried
-from operations.services import intend, propose
+from operations.services import digest_of, intend, propose
 from runs.services import lock
 from tests import factories, proposals
 from tests.stage import operation, together
@@ -140,7 +140,7 @@ def test_what_a_rule_lowers_is_shown_allowed_and_sent_lowered(stage):
     )
     assert [reason["code"] for reason in sheet["reasons"]] == ["it.lowers", "it.small"]
     row = operation(run)
-    assert approval.proposal_digest == services.digest_of(row)
+    assert approval.proposal_digest == digest_of(row)
     assert row.lowered == [{"field": "amount_minor", "from": 10_000, "to": 5_000, "by": "it.lowers"}]
     outcomes = PolicyDecision.objects.filter(operation=row).order_by("id").values_list("rule", "outcome")
     assert list(outcomes) == [("it.lowers", "require_approval"), ("it.lowers", "require_approval")]
