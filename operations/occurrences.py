@@ -34,7 +34,7 @@ def adopted_after(operation: Operation) -> Operation | None:
     return Operation.objects.filter(previous=operation, authority_kind="adopted").order_by("id").first()
 
 
-def line_of(operation: Operation) -> list[Operation]:
+def occurrences_of(operation: Operation) -> list[Operation]:
     """Every occurrence of its intent, in the order in which a new proposal meets them."""
     found: Operation | None = operation
     while operation.previous is not None and operation.occurrence:

@@ -23,6 +23,14 @@ from .releases import pinned
 from .services import input_place
 
 
+def line_of(run: AgentRun) -> list[AgentRun]:
+    """The run, the one that it retries, and so on: whose journals it reads, the newest first."""
+    line = [run]
+    while line[-1].retry_of is not None:
+        line.append(line[-1].retry_of)
+    return line
+
+
 def start_again(
     source: AgentRun, agent: Agent, policies: str, *, actor: Actor, reason: str, steps: int
 ) -> AgentRun:
@@ -56,9 +64,7 @@ def start_anew(
     With `text` it asks that instead; then it is another request, and has not the key of the first. Whoever starts it has
     asked for what it proposes. Raises AgentPaused, Conflict (dedupe_key_taken).
     """
-    first = source
-    while first.retry_of is not None:  # a retry has only what was left of its limits
-        first = first.retry_of
+    first = line_of(source)[-1]  # a retry has only what was left of its limits
     run = _taken_up(
         source,
         agent,

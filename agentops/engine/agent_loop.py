@@ -144,7 +144,7 @@ async def _journal_turn(
         "model",
         result.model,
         record,
-        input_digest=_asked(run, action),
+        input_digest=asked_digest(run, action.turn, run.agent.digest),
         took_seconds=took_seconds,
         model=result.model,
         input_tokens=result.input_tokens,
@@ -175,11 +175,12 @@ async def _journal_turn(
     await ledger.checkpoint(run, [step], events)
 
 
-def _asked(run: LiveRun, action: AskModel) -> str:
-    """A digest of all that a turn was asked with; recorded only: a new release asks differently, and goes on."""
-    told = [run.steps[turn_key(turn)]["text"] for turn in range(1, action.turn)]
-    results = [[result.result for result in results_of(run.steps, turn)] for turn in range(1, action.turn)]
-    return digest_of([run.agent.digest, run.input, told, results])
+def asked_digest(run: LiveRun, turn: int, agent: str) -> str:
+    """A digest of all that a turn was asked with, `agent` being the digest of its definition; recorded only: a new release
+    asks differently, and goes on."""
+    told = [run.steps[turn_key(each)]["text"] for each in range(1, turn)]
+    results = [[result.result for result in results_of(run.steps, each)] for each in range(1, turn)]
+    return digest_of([agent, run.input, told, results])
 
 
 def _shown(arguments: str) -> Any:

@@ -16,10 +16,11 @@ from operations.connectors.base import CheckFailed
 from operations.connectors.registry import ACTIONS, CONNECTORS
 from operations.dispatch import call_of, loaded
 from operations.models import Interest, Operation
-from operations.occurrences import line_of
+from operations.occurrences import occurrences_of
 from operations.sentences import action_title
 from operations.states import OperationStatus
 from runs.models import AgentRun
+from runs.retries import line_of
 
 from . import children
 
@@ -114,15 +115,13 @@ def _standings(source: AgentRun) -> list[Standing]:
     return [
         (str(each.id), each.version, each.reopened_at is not None, each.reversed_at is not None)
         for operation in operations_of(source)
-        for each in line_of(operation)
+        for each in occurrences_of(operation)
     ]
 
 
 def operations_of(run: AgentRun) -> list[Operation]:
     """What the run has asked for, with what it joined, what it inherited, and what the runs below it asked for; oldest first."""
-    line = [run]
-    while line[-1].retry_of is not None:
-        line.append(line[-1].retry_of)
+    line = line_of(run)
     runs: set[UUID] = {each.id for each in line}
     runs.update(*(children.family_of(each.id) for each in line))
     wanted = Interest.objects.filter(run_id__in=runs).values("operation_id")
@@ -131,7 +130,7 @@ def operations_of(run: AgentRun) -> list[Operation]:
 
 def _prospect(operation: Operation) -> Prospect:
     """As `services.propose` will walk: the first occurrence that opens no next one is met."""
-    for met in line_of(operation):
+    for met in occurrences_of(operation):
         fate, code = _fate(loaded(met.id))
         if fate != Fate.ANEW:
             break

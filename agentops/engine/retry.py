@@ -116,11 +116,7 @@ def _again(source: AgentRun, agent: Agent, actor: Actor, reason: str) -> RetryRe
 
 def _keys(run: AgentRun) -> list[str]:
     """The keys of what the run, and those that it retries, have finished."""
-    line, place = [run.id], run
-    while place.retry_of is not None:
-        place = place.retry_of
-        line.append(place.id)
-    done = Step.objects.filter(run_id__in=line, sealed_result__isnull=False)
+    done = Step.objects.filter(run__in=retries.line_of(run), sealed_result__isnull=False)
     return sorted(set(done.values_list("key", flat=True)))
 
 

@@ -6,6 +6,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from agentops.audit.models import AuditEntry
+from agentops.sdk import Agent
+from agentops.sdk import agents as known_agents
+from agentops.sdk.agents import separate_registry
 from agentops.tenancy.models import Membership
 from runs.models import AgentPause, AgentRun
 from tests import factories
@@ -50,6 +53,12 @@ def test_a_run_is_started_and_followed_to_its_answer(stage, emil):
     shown = told("run", "show", run.public_id, "--as", "emil")
     assert operation(run).public_id in shown
     assert order["id"] not in shown.replace(f"order:{order['id']}", "")
+    assert "are as on record. Nothing was sent" in told("run", "replay", run.public_id, "--as", "emil")
+    with separate_registry():
+        agent = known_agents._registered.pop(run.agent)
+        Agent(run.agent, instructions="Another prompt.", tools=agent.tools, offline=agent.offline)
+        code, words = refused("run", "replay", run.public_id, "--as", "emil")
+    assert (code, "1 of " in words) == (1, True)
     assert run.public_id in told("run", "list", "--as", "emil", "--status", "completed")
     assert "No run matches" in told("run", "list", "--as", "emil", "--stuck")
     slow = told("run", "start", "support-agent", "Where is order A-1001?", "--as", "emil", "--detach")

@@ -1,4 +1,4 @@
-"""`manage.py run <verb>`: start a run and follow it, look at runs, cancel, pause, resume, retry, move and rerun them."""
+"""`manage.py run <verb>`: start a run and follow it, look at runs, cancel, pause, resume, retry, move, rerun and replay them."""
 
 import secrets
 import threading
@@ -13,6 +13,7 @@ from agentops.engine.control import CancelReceipt, cancel_run
 from agentops.engine.outlook import outlook
 from agentops.engine.pause import PauseReceipt, pause_run, resume_run
 from agentops.engine.releases import move_run
+from agentops.engine.replay import Match, replay
 from agentops.engine.rerun import rerun
 from agentops.engine.retry import RetryReceipt, retry_run
 from agentops.sdk import agents as known_agents
@@ -34,7 +35,7 @@ DECIDING = {
 
 
 class Command(BaseCommand):
-    help = "Start a run and follow it; list, show, follow, cancel, pause, resume, retry, move or rerun runs."
+    help = "Start a run and follow it; list, show, follow, cancel, pause, resume, retry, move, rerun or replay runs."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -55,7 +56,8 @@ class Command(BaseCommand):
         listed.add_argument("--limit", type=int, default=20)
         followed = verbs.add_parser("follow", help="its progress until it ends")
         shown = verbs.add_parser("show", help="how it stands, and what holds it up")
-        for verb, of in {"show": shown, "follow": followed}.items():
+        replayed = verbs.add_parser("replay", help="walk it again in the present code against its record")
+        for verb, of in {"show": shown, "follow": followed, "replay": replayed}.items():
             of.add_argument("run", help=f"the run to {verb}: run_…")
         for verb in DECIDING:
             decides = verbs.add_parser(verb, help=f"{verb} a run")
@@ -70,7 +72,15 @@ class Command(BaseCommand):
         confirmed = rerun.add_mutually_exclusive_group()
         confirmed.add_argument("--digest", help="of the list that was shown: begin if it has not moved since")
         confirmed.add_argument("--yes", action="store_true", help="begin whatever the list says now")
-        for each in (start, listed, shown, followed, rerun, *(verbs.choices[verb] for verb in DECIDING)):
+        for each in (
+            start,
+            listed,
+            shown,
+            followed,
+            replayed,
+            rerun,
+            *(verbs.choices[verb] for verb in DECIDING),
+        ):
             each.add_argument("--as", dest="who", required=True, metavar="NAME", help="who does this")
 
     def handle(self, *args: Any, verb: str, **given: Any) -> None:
@@ -85,6 +95,8 @@ class Command(BaseCommand):
                     self._say(words.shown(people.run_of(self.who, given["run"], "view_runs")))
                 case "follow":
                     self._follow(people.run_of(self.who, given["run"], "view_runs"))
+                case "replay":
+                    self._replay(people.run_of(self.who, given["run"], "view_runs"))
                 case "rerun":
                     self._rerun(people.run_of(self.who, given["run"], "control_runs"), **given)
                 case _:
@@ -171,6 +183,18 @@ class Command(BaseCommand):
                 f"{run} is {run.status}: {run.error_code}. {why}".rstrip(), returncode=people.REFUSED
             )
         self.stdout.write(f"\n{words.answer(run)}")
+
+    def _replay(self, run: AgentRun) -> None:
+        """Exit code 1 where the present code does not walk as the run did."""
+        lines = replay(run)
+        self._say(f"{each.match:<8}  {each.place:<32}  {each.name}  {each.detail}".rstrip() for each in lines)
+        off = sum(each.match != Match.MATCHED for each in lines)
+        if off:
+            raise CommandError(
+                f"{off} of {len(lines)} are not as on record. Nothing was sent, asked or written.",
+                returncode=people.REFUSED,
+            )
+        self.stdout.write(f"All {len(lines)} are as on record. Nothing was sent, asked or written.")
 
     def _rerun(
         self, source: AgentRun, input: str | None, reason: str, digest: str | None, yes: bool, **_: Any
