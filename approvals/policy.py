@@ -1,10 +1,7 @@
 """Policy: what a tenant's published rules say of a proposal. The first match decides, no match asks a person, no answer denies."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-from django.conf import settings
 from django.db import transaction
 
 from agentops.kernel import sealed
@@ -16,71 +13,24 @@ from agentops.telemetry.logs import logger
 from agentops.tenancy import vault
 from operations.connectors.base import Action, Facts
 from operations.connectors.registry import ACTIONS
-from operations.models import Operation
-from operations.sentences import money
+from operations.models import Connection, Operation
 from operations.services import Intended, lower, params
 from runs.models import AgentRun
 
 from .models import Policy, PolicyDecision
 from .rules import history
 from .rules.conditions import CannotEvaluate
-from .rules.evaluation import first_match, ruleset
-from .rules.shape import Rule, filled
-from .states import Outcome, Risk
+from .rules.evaluation import ruleset
+from .rules.verdicts import MAX_LOWERINGS, Inputs, Verdict, after, lowers, no_answer, say
+from .states import Outcome
+
+__all__ = ["Verdict", "consider", "evaluate", "published"]
 
 log = logger(__name__)
-
-MAX_LOWERINGS = 4  # of one proposal, by one rule after the other
-_STRICTNESS = {Outcome.ALLOW: 0, Outcome.REQUIRE_APPROVAL: 1, Outcome.DENY: 2}
 
 
 class Moved(Exception):
     """Under the lock other operations are counted than before, and rules want less of this one: it is begun anew."""
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Everything that rules read of a proposal but its history, and the versions that are asked."""
-
-    subject: history.Subject
-    action: Action
-    values: Mapping[str, int | str | bool]
-    force: Policy | None
-    log_only: Policy | None
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What policy says. `sentences` are the tenant's own words per language, beside the code."""
-
-    outcome: Outcome
-    rule: str
-    codes: tuple[str, ...]
-    risk: Risk = Risk.ELEVATED
-    required: int = 1
-    group: str = ""
-    hold_seconds: int = 0
-    expires_hours: int | None = 24  # None: nobody's silence ends it
-    cool_down_hours: int = field(default_factory=lambda: settings.AGENTOPS_COOL_DOWN_HOURS)
-    clamp: Mapping[str, int] = field(default_factory=dict)
-    params: Mapping[str, int | str] = field(default_factory=dict)
-    sentences: Mapping[str, str] | None = None
-    policy: Policy | None = None
-    input_digest: str = ""
-    same_target: tuple[Operation, ...] = ()
-    inputs: Inputs | None = None
-    seen: Mapping[str, int | str | bool] = field(default_factory=dict, repr=False)  # all that the rules read
-    earlier: "Verdict | None" = None  # before a rule lowered the proposal
-    beside: "Verdict | None" = None  # what a log-only version would have said
-    decision: PolicyDecision | None = None  # where it is on record already
-
-    def asks_more_than(self, outcome: Outcome, required: int, group: str) -> bool:
-        """Whether this asks for more than was given: a stricter outcome, another group, more people."""
-        if _STRICTNESS[self.outcome] != _STRICTNESS[outcome]:
-            return _STRICTNESS[self.outcome] > _STRICTNESS[outcome]
-        return self.outcome == Outcome.REQUIRE_APPROVAL and (
-            self.required > required or self.group not in ("", group)
-        )
 
 
 def published(tenant_id: int, agent: Agent) -> str:
@@ -111,13 +61,13 @@ def consider(run: AgentRun, intended: Intended) -> tuple[Intended, Verdict]:
     """
     verdict = evaluate(run, intended)
     for _ in range(MAX_LOWERINGS):
-        less = _lowers(verdict, intended.params)
+        less = lowers(verdict, intended.params)
         if not less:
             return intended, verdict
         intended = lower(intended, less, verdict.rule)
-        verdict = _after(verdict, evaluate(run, intended))
+        verdict = after(verdict, evaluate(run, intended))
     return intended, replace(
-        _error(verdict.policy, "lowered_too_often"), inputs=verdict.inputs, seen=verdict.seen
+        no_answer(verdict.policy, "lowered_too_often"), inputs=verdict.inputs, seen=verdict.seen
     )
 
 
@@ -132,7 +82,7 @@ def evaluate(run: AgentRun, intended: Intended) -> Verdict:
             actor=intended.actor,
             reference=intended.reference,
             money=(intended.amount_minor, intended.currency),
-            mode=intended.connection.mode,
+            connection=intended.connection,
             facts=intended.facts,
         )
     )
@@ -151,12 +101,12 @@ def evaluate_again(operation: Operation, facts: Facts) -> Verdict:
             actor=operation.actor,
             reference=operation.reference,
             money=(operation.amount_minor, operation.currency),
-            mode=operation.connection.mode,
+            connection=operation.connection,
             facts=facts,
             before=operation,
         )
     )
-    if _lowers(verdict, params(operation) if verdict.clamp else {}):
+    if lowers(verdict, params(operation) if verdict.clamp else {}):
         verdict = replace(verdict, outcome=Outcome.DENY, codes=(*verdict.codes, "policy_lowers"))
     return verdict
 
@@ -184,8 +134,8 @@ def counted_under_lock(operation: Operation, verdict: Verdict) -> Verdict:
     subject = replace(inputs.subject, before=operation)
     again = _look(replace(inputs, subject=subject))
     if verdict.earlier is not None:
-        again = _after(verdict.earlier, again)
-    if _lowers(again, params(operation) if again.clamp else {}):
+        again = after(verdict.earlier, again)
+    if lowers(again, params(operation) if again.clamp else {}):
         raise Moved
     return again
 
@@ -199,19 +149,6 @@ def input_place(decision: PolicyDecision) -> Place:
     return Place("approvals_policydecision", str(decision.id), "input")
 
 
-def say(
-    policy: Policy | None, action: Action, values: Mapping[str, int | str | bool], others: int = 0
-) -> Verdict:
-    """What one version says of these values. `others`: how many more of the kind there are on the target."""
-    verdict = _first_match(policy, action, values)
-    if others and verdict.outcome == Outcome.ALLOW:
-        verdict = replace(_by_default(policy, "same_target"), sentences=None)
-    return verdict
-
-
-# --- how it is made -----------------------------------------------------------------------------------------------------
-
-
 def _inputs(
     run: AgentRun,
     action: Action,
@@ -220,7 +157,7 @@ def _inputs(
     actor: str,
     reference: str,
     money: tuple[int | None, str],
-    mode: str,
+    connection: Connection,
     facts: Facts,
     before: Operation | None = None,
 ) -> Inputs:
@@ -235,7 +172,8 @@ def _inputs(
         "operation.reference": reference,
         "operation.amount_minor": amount_minor or 0,
         "operation.currency": currency,
-        "operation.mode": mode,
+        "operation.connection": connection.name,
+        "operation.mode": connection.mode,
         "actor.kind": kind,
         "actor.id": name,
         "tenant.slug": tenant.slug,
@@ -266,96 +204,12 @@ def _look(inputs: Inputs) -> Verdict:
         found = digest("policy-input", values)
     except (CannotEvaluate, NotCanonical) as error:
         log.warning("policy_error", action=inputs.action.name, error=str(error))
-        return replace(_error(inputs.force), inputs=inputs)
+        return replace(no_answer(inputs.force), inputs=inputs)
     verdict = say(inputs.force, inputs.action, values, len(same))
     beside = None
     if inputs.log_only is not None:
         beside = replace(say(inputs.log_only, inputs.action, values, len(same)), input_digest=found)
     return replace(verdict, input_digest=found, same_target=same, inputs=inputs, seen=values, beside=beside)
-
-
-def _first_match(policy: Policy | None, action: Action, values: Mapping[str, int | str | bool]) -> Verdict:
-    if policy is None:
-        return _by_default(None, "no_policy")
-    try:
-        rule = first_match(ruleset(policy.digest, action, policy.rules), values)
-    except CannotEvaluate as error:
-        log.warning("policy_error", action=action.name, policy=policy.number, error=str(error))
-        return _error(policy)
-    return _by_default(policy, "no_rule") if rule is None else _of_rule(policy, rule, values)
-
-
-def _error(policy: Policy | None, code: str = "policy_error") -> Verdict:
-    return Verdict(Outcome.DENY, code, (code,), policy=policy)
-
-
-def _by_default(policy: Policy | None, code: str) -> Verdict:
-    """A person decides: no rule says otherwise."""
-    return Verdict(
-        Outcome.REQUIRE_APPROVAL,
-        code,
-        (code,),
-        hold_seconds=settings.AGENTOPS_HOLD_SECONDS,
-        expires_hours=settings.AGENTOPS_APPROVAL_HOURS,
-        policy=policy,
-    )
-
-
-def _of_rule(policy: Policy, rule: Rule, values: Mapping[str, int | str | bool]) -> Verdict:
-    currency = str(values.get("operation.currency", ""))
-    shown = {
-        name: money(value, currency)
-        if name.endswith("_minor") and isinstance(value, int) and currency
-        else value
-        for name, value in rule.params.items()
-    }
-    hold, cool_down = rule.hold_seconds, rule.cool_down_hours
-    return Verdict(
-        rule.outcome,
-        rule.code,
-        (rule.code,),
-        risk=rule.risk,
-        required=rule.required,
-        group=rule.group,
-        hold_seconds=settings.AGENTOPS_HOLD_SECONDS if hold is None else hold,
-        expires_hours=rule.expires_hours
-        if "expires_hours" in rule.model_fields_set
-        else settings.AGENTOPS_APPROVAL_HOURS,
-        cool_down_hours=settings.AGENTOPS_COOL_DOWN_HOURS if cool_down is None else cool_down,
-        clamp=rule.clamp,
-        params=rule.params,
-        sentences={language: filled(text, shown) for language, text in rule.sentences.items()} or None,
-        policy=policy,
-    )
-
-
-def _lowers(verdict: Verdict, given: Mapping[str, Any]) -> dict[str, int]:
-    """What of these parameters is more than the rule lets through, with what it may be."""
-    return {
-        name: most
-        for name, most in verdict.clamp.items()
-        if isinstance(given.get(name), int) and given[name] > most
-    }
-
-
-def _after(earlier: Verdict, now: Verdict) -> Verdict:
-    """The verdict on what was lowered: the stricter of the two, with the reasons of both."""
-    stricter = earlier if earlier.asks_more_than(now.outcome, now.required, now.group) else now
-    return replace(
-        now,
-        outcome=stricter.outcome,
-        rule=stricter.rule,
-        codes=tuple(dict.fromkeys((*earlier.codes, *now.codes))),
-        risk=stricter.risk,
-        required=max(earlier.required, now.required),
-        group=stricter.group or now.group or earlier.group,
-        hold_seconds=max(earlier.hold_seconds, now.hold_seconds),
-        expires_hours=stricter.expires_hours,
-        cool_down_hours=stricter.cool_down_hours,
-        params=stricter.params,
-        sentences=stricter.sentences,
-        earlier=earlier,
-    )
 
 
 def _remembered(operation: Operation, verdict: Verdict, *, keep_input: bool) -> PolicyDecision:

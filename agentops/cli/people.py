@@ -17,6 +17,8 @@ CHANNEL = "cli"
 _DOING = {
     "view_runs": "see runs",
     "cancel_runs": "cancel runs",
+    "manage_policies": "write policies",
+    "view_approvals": "see policies",
     "control_runs": "start, pause, resume, retry or move runs, pause agents, or restore credentials",
 }
 

@@ -43,37 +43,41 @@ NAMES = {
     "admin": ("Ada", "Min"),
 }
 ALL_BUT_DECIDING = [scope for scope in principals.SCOPES if scope != "approvals:decide"]
+EUR = 'operation.currency == "EUR" && '
 RULES: Mapping[str, list[dict[str, Any]]] = {
     "refund.create": [
         {
             "code": "refund.over_ceiling",
-            "when": "operation.amount_minor > 200000",
+            "when": EUR + "operation.amount_minor > 200000",
             "outcome": "deny",
             "risk": "high",
             "sentences": {
-                "en": "Refunds above €2,000.00 are not made here; our finance team will contact you.",
-                "zh": "超过 2,000.00 欧元的退款不在此处理,我们的财务团队会与您联系。",
+                "en": "Refunds above {ceiling_minor} are not made here; our finance team will contact you.",
+                "zh": "超过 {ceiling_minor} 的退款不在此处理,我们的财务团队会与您联系。",
             },
+            "params": {"ceiling_minor": 200_000},
         },
         {
             "code": "refund.small",
-            "when": "operation.amount_minor <= 5000",
+            "when": EUR + "operation.amount_minor <= 5000",
             "outcome": "allow",
             "risk": "routine",
             "sentences": {
-                "en": "Refunds up to €50.00 need nobody's approval.",
-                "zh": "50.00 欧元以下的退款无需审批。",
+                "en": "Refunds up to {limit_minor} need nobody's approval.",
+                "zh": "{limit_minor} 以下的退款无需审批。",
             },
+            "params": {"limit_minor": 5_000},
         },
         {
             "code": "refund.large",
-            "when": "operation.amount_minor > 50000",
+            "when": EUR + "operation.amount_minor > 50000",
             "outcome": "require_approval",
             "risk": "high",
             "sentences": {
-                "en": "Above €500.00 a refund is high risk and a person decides.",
-                "zh": "超过 500.00 欧元的退款风险较高,须由人决定。",
+                "en": "Above {limit_minor} a refund is high risk and a person decides.",
+                "zh": "超过 {limit_minor} 的退款风险较高,须由人决定。",
             },
+            "params": {"limit_minor": 50_000},
         },
         {
             "code": "refund.over_limit",
@@ -81,9 +85,10 @@ RULES: Mapping[str, list[dict[str, Any]]] = {
             "outcome": "require_approval",
             "risk": "elevated",
             "sentences": {
-                "en": "The amount is above the automatic limit of €50.00.",
-                "zh": "金额超过 50.00 欧元的自动上限。",
+                "en": "The amount is above the automatic limit of {limit_minor}.",
+                "zh": "金额超过 {limit_minor} 的自动上限。",
             },
+            "params": {"limit_minor": 5_000},
         },
     ],
     "order.cancel": [

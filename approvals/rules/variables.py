@@ -31,7 +31,8 @@ PLAIN: Mapping[str, Described] = {
         Kind.MONEY, "the amount, 5000 for 50.00; 0 where the action has none"
     ),
     CURRENCY: Described(Kind.TEXT, "its currency, `EUR`; empty where the action has no amount"),
-    "operation.mode": Described(Kind.TEXT, "of the connection that would send it: `test` or `live`"),
+    "operation.connection": Described(Kind.TEXT, "the name of the connection that would send it"),
+    "operation.mode": Described(Kind.TEXT, "that connection's mode: `test` or `live`"),
     "actor.kind": Described(Kind.TEXT, "for whom the run acts: `customer`, `user` or `tenant`"),
     "actor.id": Described(Kind.TEXT, "which one: `C-1001`"),
     "tenant.slug": Described(Kind.TEXT, "your tenant's short name"),

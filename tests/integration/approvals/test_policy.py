@@ -2,11 +2,16 @@
 
 import pytest
 
+from agentops.tenancy import vault
 from approvals.models import PolicyDecision
+from approvals.policy import input_place
 from approvals.services import AUTHORITY
+from operations.connectors.registry import ACTIONS
 from operations.dispatch import dispatch
+from operations.models import Connection
 from operations.states import OperationStatus
-from tests import factories
+from runs.models import AgentRun
+from tests import factories, proposals
 from tests.stage import LARGE, SMALL, answer, operation, sql
 
 
@@ -115,3 +120,49 @@ def test_by_the_time_of_sending_a_rule_that_lowers_denies_and_every_look_is_on_r
         ("require_approval", "refund.over_limit", True),
         ("deny", "policy_lowers", False),
     ]
+
+
+def test_rules_may_speak_of_exactly_the_facts_that_connectors_read(stage):
+    stage.carry_on(stage.ask_refund(stage.order()))
+    stage.until_asked(stage.ask_cancel(stage.order()))
+    read = {}
+    for decision in PolicyDecision.objects.exclude(sealed_input=None):
+        seen = vault.unseal(input_place(decision), bytes(decision.sealed_input))
+        facts = {
+            path.partition(".")[2]: type(value) for path, value in seen.items() if path.startswith("target.")
+        }
+        read[seen["operation.action"]] = facts
+    assert read == {name: ACTIONS[name].facts for name in ("refund.create", "mail.send", "order.cancel")}
+
+
+@pytest.mark.django_db
+@pytest.mark.case("J-8")
+def test_what_a_rule_permits_one_agent_of_one_tenant_over_one_connection_covers_nobody_else():
+    """Standing authority does not exist yet; a rule is what permits for good, and it holds within what it names."""
+    permits = rule(
+        "allow",
+        when='run.agent == "support-agent" && !run.is_child && operation.connection == "stripe"',
+        code="it.permits",
+    )
+    tenant, other = proposals.shop(), proposals.shop()
+    factories.policy(tenant, "refund.create", [permits])
+    factories.policy(other, "refund.create", [rule("deny")])
+    own = factories.run(tenant)
+    child = factories.run(tenant)
+    AgentRun.objects.filter(pk=child.pk).update(parent=own)
+    child.refresh_from_db()
+    asked = {
+        "own": own,
+        "another agent": factories.run(tenant, name="assistant"),
+        "a sub-agent": child,
+        "another tenant": factories.run(other),
+    }
+    stands = {who: proposals.refund(run, order=f"A-{n}").status for n, (who, run) in enumerate(asked.items())}
+    assert stands == {
+        "own": "approved",
+        "another agent": "pending",
+        "a sub-agent": "pending",
+        "another tenant": "rejected",
+    }
+    Connection.objects.filter(tenant=tenant, name="stripe").update(name="shop-b")
+    assert proposals.refund(own, order="A-9").status == "pending"

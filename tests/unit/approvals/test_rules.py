@@ -1,10 +1,13 @@
 """The language of rules: what may stand in a condition, where each fault of it stands, and that nothing else is evaluated."""
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 
-from approvals.rules import conditions, grammar
+from agentops.demo.seed import RULES
+from approvals.rules import conditions, grammar, handbook
 from approvals.rules.conditions import CannotEvaluate
 from approvals.rules.evaluation import first_match, ruleset
 from approvals.rules.shape import lint, read
@@ -258,3 +261,17 @@ def test_rules_are_read_without_decimals():
     for text in ('[{"hold_seconds": 5.5}]', "[", "[1e5]"):
         with pytest.raises(ValueError, match=r"decimal|column"):
             read(text)
+
+
+def test_the_handbook_names_every_variable_and_field_that_there_is_and_its_example_is_one():
+    """After a change: write `handbook.written(text)` back to the file."""
+    text = Path("docs/policy.md").read_text()
+    assert handbook.written(text) == text
+    assert {path for path in KNOWN if not path.startswith("history.") and f"`{path}`" not in text} == set()
+    (example,) = re.findall(r"```json\n(.*?)```", text, re.S)
+    assert lint(REFUND, read(example)) == []
+
+
+def test_the_rules_of_the_demo_have_no_fault():
+    for action, rules in RULES.items():
+        assert lint(ACTIONS[action], rules) == [], action
