@@ -30,6 +30,27 @@ def switch(name: str, default: bool = False) -> bool:
     return text(name, "1" if default else "0").lower() in ("1", "true", "yes", "on")
 
 
+def mailer(url: str, folder: Path) -> dict[str, Any]:
+    """Django's form of `smtps://user:password@host:port`; STARTTLS but on this machine, where nothing is encrypted."""
+    if not url:
+        return {
+            "BACKEND": "django.core.mail.backends.filebased.EmailBackend",
+            "OPTIONS": {"file_path": str(folder)},
+        }
+    parts = urlsplit(url)
+    is_tls = parts.scheme == "smtps"
+    options = {
+        "host": parts.hostname,
+        "port": parts.port or (465 if is_tls else 587),
+        "username": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+        "use_ssl": is_tls,
+        "use_tls": not is_tls and parts.hostname not in ("127.0.0.1", "localhost"),
+        "timeout": 10,
+    }
+    return {"BACKEND": "django.core.mail.backends.smtp.EmailBackend", "OPTIONS": options}
+
+
 # --- What kind of start this is ---------------------------------------------------------------------------------
 AGENTOPS_DEMO = switch("AGENTOPS_DEMO")  # demo tenants, demo secrets, the provider process; set by `make up`
 AGENTOPS_DATA = Path(text("AGENTOPS_DATA", str(BASE_DIR / ".agentops"))).resolve()
@@ -83,6 +104,7 @@ AGENTOPS_RATE_PER_MINUTE = number(
     "AGENTOPS_RATE_PER_MINUTE", 60_000 if AGENTOPS_DEMO else 600
 )  # requests a token
 AGENTOPS_APPROVAL_HOURS = number("AGENTOPS_APPROVAL_HOURS", 24)  # how long a proposal may be decided
+AGENTOPS_ESCALATION = ("reviewer", "lead")  # groups of a tenant, in the order in which they are written to
 AGENTOPS_COOL_DOWN_HOURS = number(
     "AGENTOPS_COOL_DOWN_HOURS", 24
 )  # before people are asked again for what they rejected, on the same facts; a rule may say otherwise
@@ -125,6 +147,13 @@ AGENTOPS_PAYMENTS_URL = text("AGENTOPS_PAYMENTS_URL", AGENTOPS_PROVIDER_URL)
 AGENTOPS_SHOP_URL = text("AGENTOPS_SHOP_URL")
 AGENTOPS_MAIL_DIR = Path(text("AGENTOPS_MAIL_DIR", str(AGENTOPS_DATA / "mail")))
 DEFAULT_FROM_EMAIL = text("AGENTOPS_MAIL_FROM", "Customer support <support@agentops.example>")
+AGENTOPS_NOTICES_FROM = text("AGENTOPS_NOTICES_FROM", "AgentOps <agentops@agentops.example>")
+AGENTOPS_NOTICES_URL = text(
+    "AGENTOPS_NOTICES_URL"
+)  # smtp(s)://user:password@host:port; without it, a file a mail
+MAILERS = {
+    "default": mailer(AGENTOPS_NOTICES_URL, AGENTOPS_DATA / "notices")
+}  # to people; the mail connector has its own
 AGENTOPS_WORKER_TOKEN = text("AGENTOPS_WORKER_TOKEN") or secrets.token_hex(
     16
 )  # owner of this process's leases
@@ -285,6 +314,11 @@ CELERY_TASK_DEFAULT_QUEUE = "agentops"
 CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "agentops.engine.tasks.sweep", "schedule": 5.0, "options": {"expires": 10}},
     "expire": {"task": "agentops.engine.tasks.expire_approvals", "schedule": 5.0, "options": {"expires": 10}},
+    "notices": {
+        "task": "agentops.engine.tasks.tell_reviewers",
+        "schedule": 10.0,
+        "options": {"expires": 20},
+    },
     "effects": {
         "task": "agentops.engine.tasks.sweep_effects",
         "schedule": 600.0,  # looks whether a day is over, and goes on with what is not through

@@ -17,17 +17,22 @@ from operations.occurrences import AskAgain
 from operations.services import digest_of, params, remaining_minor
 from operations.states import OperationStatus
 from runs.events import Event, append
+from runs.models import AgentRun
 from runs.services import requesters_of
 from runs.wakeups import approvals_changed
 
 from . import queries
-from .grounds import grounds_of
+from .escalation import next_group
+from .grounds import difference, grounds_of
 from .models import Approval
 from .policy import Verdict, counted_under_lock, remember
 from .sentences import fact_sentence
 from .states import ApprovalStatus, Outcome
 
 _S = ApprovalStatus
+NEEDS_A_PERSON = (
+    "asked_too_often",
+)  # rejected so, an intent is proposed again only after a person has reopened it
 
 
 def submit(locked: Locked, verdict: Verdict, facts: Facts, actor: Actor) -> Approval | None:
@@ -101,10 +106,20 @@ def _over_capacity(locked: Locked) -> None:
     )
 
 
-def ask(locked: Locked, verdict: Verdict, facts: Facts, *, decision_id: UUID | None) -> Approval:
-    """Open a question to people about a locked, pending operation."""
+def ask(
+    locked: Locked,
+    verdict: Verdict,
+    facts: Facts,
+    *,
+    decision_id: UUID | None,
+    before: Approval | None = None,
+    why: str = "",
+    round: int = 0,
+) -> Approval:
+    """Open a question to people about a locked, pending operation; `before` is the one that it follows, and `why`."""
     operation, run = locked.operation, locked.run
     key = vault.opened(run.data_key_id)
+    at = now()
     approval = Approval(
         id=uuid7(),
         tenant_id=operation.tenant_id,
@@ -118,28 +133,21 @@ def ask(locked: Locked, verdict: Verdict, facts: Facts, *, decision_id: UUID | N
         policy_decision_id=decision_id,
         requesters=[*requesters_of(run), *_reopeners(operation)],
         group=verdict.group,
+        escalate_to=next_group(verdict.group),
         required=verdict.required,
         hold_seconds=verdict.hold_seconds,
-        expires_at=now() + timedelta(hours=verdict.expires_hours) if verdict.expires_hours else None,
+        expires_at=at + timedelta(hours=verdict.expires_hours) if verdict.expires_hours else None,
+        round=round,
+        notify_at=at,
     )
-    approval.sealed_proposal = sealed.seal_json(
-        key, queries.proposal_place(approval), _sheet(operation, verdict, facts)
-    )
-    approval.sealed_grounds = sealed.seal_json(
-        key, queries.grounds_place(approval), grounds_of(run, verdict, facts)
-    )
+    sheet, rests_on = _sheet(operation, verdict, facts), grounds_of(run, operation, verdict, facts)
+    approval.sealed_grounds = sealed.seal_json(key, queries.grounds_place(approval), rests_on)
+    approval.sealed_proposal = sealed.seal_json(key, queries.proposal_place(approval), sheet)
+    if before is not None:
+        sheet["moved"] = {"since": before.public_id, "why": why, "changes": difference(before, approval)}
+        approval.sealed_proposal = sealed.seal_json(key, queries.proposal_place(approval), sheet)
     approval.save(force_insert=True)
-    append(
-        run,
-        Event(
-            "approval.requested",
-            {
-                "approval_id": approval.public_id,
-                "operation_id": operation.public_id,
-                "expires_at": approval.expires_at.isoformat() if approval.expires_at else None,
-            },
-        ),
-    )
+    _tell(run, approval, operation)
     record(
         approval.tenant_id,
         "approval.requested",
@@ -147,16 +155,24 @@ def ask(locked: Locked, verdict: Verdict, facts: Facts, *, decision_id: UUID | N
         approval.public_id,
         SYSTEM,
         after={"digest": approval.proposal_digest},
-        detail={"operation": operation.public_id, "rule": verdict.rule},
+        detail={"operation": operation.public_id, "rule": verdict.rule, "why": why},
     )
     approvals_changed(approval.tenant_id)
     return approval
+
+
+def _tell(run: AgentRun, approval: Approval, operation: Operation) -> None:
+    ids = {"approval_id": approval.public_id, "operation_id": operation.public_id}
+    expires_at = approval.expires_at.isoformat() if approval.expires_at else None
+    append(run, Event("approval.requested", {**ids, "expires_at": expires_at}))
 
 
 def may_ask_again(verdict: Verdict, facts: Facts) -> AskAgain:
     """Whether people may be asked anew for what they rejected: on other facts than they saw, or after the cool-down."""
 
     def ask_again(rejected: Operation) -> bool:
+        if rejected.error_code in NEEDS_A_PERSON:
+            return False
         asked = Approval.objects.filter(operation=rejected, status=_S.REJECTED).order_by("-closed_at").first()
         if asked is None or asked.closed_at is None:
             return True  # no person said no: policy did, or a fact, and both are asked anew anyway

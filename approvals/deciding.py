@@ -1,26 +1,32 @@
 """Decide: one person's answer to exactly the proposal that was shown."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction
 from django.utils import timezone as zones
 
 from agentops.audit.entries import Actor, record
 from agentops.kernel import sealed
 from agentops.kernel.clock import now
-from agentops.kernel.ids import uuid7
+from agentops.kernel.ids import show, uuid7
 from agentops.kernel.problems import Conflict, Invalid, NotFound, NotYours
 from agentops.kernel.redaction import printable
+from agentops.kernel.sealed import CannotUnseal
 from agentops.tenancy import vault
 from agentops.tenancy.models import User
+from operations.models import Operation
 from operations.moves import Locked, lock, move, retried
 from operations.services import digest_of
 from operations.states import OperationStatus
+from runs.services import requesters_of
 
-from . import queries
+from . import limits, queries
 from .asking import affordable
-from .ending import close
+from .ending import close, expire
 from .models import Approval, Decision
 from .rights import entitled, note_refusal
 from .states import ApprovalStatus, VerdictOfPerson
@@ -42,99 +48,160 @@ def decide(
 ) -> Approval:
     """One person's answer to exactly the proposal that was shown.
 
-    Raises NotFound; NotYours (no_right, own_request, over_limit); Invalid (reason_required); Conflict (already_decided,
-    digest_mismatch, expired, run_ended).
+    Raises NotFound; NotYours (see `rights.entitled`); Invalid (reason_required); Conflict (already_decided,
+    already_answered, digest_mismatch, record_altered, expired, over_remaining, run_ended, settled).
     """
     approval = Approval.objects.filter(tenant_id=tenant_id, pk=approval_id).select_related("tenant").first()
     if approval is None:
         raise NotFound("There is no such approval.")
     reason = printable(reason.strip(), MAX_REASON_CHARS)
     answer = VerdictOfPerson(verdict)
+    given = _Answer(reviewer.pk, answer, reason, proposal_digest, channel, seen_sheet_digest)
     try:
-        entitled(approval, reviewer, answer)
+        # Before any lock; under them once more. What has ended is told to whoever may decide at all.
+        is_open = approval.status == _S.REQUESTED
+        entitled(approval, reviewer, answer if is_open else VerdictOfPerson.REJECT)
+        if answer == VerdictOfPerson.REJECT and not reason:
+            raise Invalid(
+                "A rejection needs a reason; the agent passes it on.",
+                code="reason_required",
+                errors=[{"pointer": "/reason", "detail": "Say why."}],
+            )
+        return _decide(approval, given)
     except NotYours as refused:
         note_refusal(approval, reviewer, channel, refused.code)
         raise
-    if answer == VerdictOfPerson.REJECT and not reason:
-        raise Invalid(
-            "A rejection needs a reason; the agent passes it on.",
-            code="reason_required",
-            errors=[{"pointer": "/reason", "detail": "Say why."}],
-        )
-    return _decide(approval, reviewer, answer, reason, proposal_digest, channel, seen_sheet_digest)
+    except Conflict as refused:
+        match refused.code:
+            case "expired":
+                expire(approval.id, approval.operation_id)
+            case "record_altered":
+                note_altered(approval, Actor(f"user:{reviewer.pk}", channel))
+        raise
+
+
+@dataclass(frozen=True)
+class _Answer:
+    reviewer_id: int
+    verdict: VerdictOfPerson
+    reason: str
+    proposal_digest: str
+    channel: str
+    seen_sheet_digest: str
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(f"user:{self.reviewer_id}", self.channel)
 
 
 @retried
-def _decide(
-    shown: Approval,
-    reviewer: User,
-    answer: VerdictOfPerson,
-    reason: str,
-    digest: str,
-    channel: str,
-    seen_sheet_digest: str,
-) -> Approval:
+def _decide(shown: Approval, given: _Answer) -> Approval:
     locked = lock(shown.operation_id)
-    approval = Approval.objects.select_for_update(no_key=True).get(pk=shown.pk)
+    approval = open_question(locked, shown.pk)
+    if given.proposal_digest != approval.proposal_digest:
+        raise Conflict(
+            "The proposal is not the one that you were shown. Read it again, then decide.",
+            code="digest_mismatch",
+            extra={"proposal_digest": approval.proposal_digest},
+        )
+    reviewer = User.objects.get(pk=given.reviewer_id)  # with no cached permissions
+    asked_by = {name for run in locked.runs.values() for name in requesters_of(run)}
+    if approval.decisions.filter(reviewer=reviewer).exists():
+        raise Conflict(
+            "You have answered this proposal already; another person is needed.", code="already_answered"
+        )
+    if given.verdict == VerdictOfPerson.REJECT:
+        entitled(approval, reviewer, given.verdict, requesters=asked_by)
+        _write_decision(approval, reviewer, given)
+        close(locked, approval, _S.REJECTED, given.actor, reason="rejected")
+        move(
+            locked,
+            OperationStatus.REJECTED,
+            reason="rejected",
+            actor=given.actor,
+            error_code="rejected",
+            error_detail=given.reason,
+        )
+        return approval
+    if not is_as_recorded(locked.operation, approval.proposal_digest):
+        raise Conflict("The record of this operation was altered; it is not sent.", code="record_altered")
+    groups = limits.groups_of(reviewer, approval.tenant)
+    kept = limits.locked(limits.applying(reviewer, approval, groups))  # the last of all locks
+    entitled(approval, reviewer, given.verdict, requesters=asked_by)
+    _write_decision(approval, reviewer, given, groups=groups, limit_minor=limits.each_minor(kept))
+    if approval.decisions.filter(verdict=VerdictOfPerson.APPROVE).count() >= approval.required:
+        _approved(locked, approval, given.actor)
+    return approval
+
+
+def open_question(locked: Locked, approval_id: UUID) -> Approval:
+    """The approval, locked after its operation, if it may still be answered. Raises Conflict."""
+    approval = Approval.objects.select_for_update(no_key=True).get(pk=approval_id)
+    approval.tenant = locked.operation.tenant
     if approval.status != _S.REQUESTED:
-        raise already(approval)
+        raise already(approval, locked.operation)
     if locked.run.ending:
         raise Conflict("The run is being ended, so nothing is asked any more.", code="run_ended")
     if locked.operation.status != OperationStatus.PENDING:
         raise Conflict("The operation has been settled meanwhile; nothing is asked any more.", code="settled")
     if approval.expires_at is not None and approval.expires_at <= now():
         raise Conflict("Nobody decided in time; the proposal has expired.", code="expired")
-    if digest != approval.proposal_digest or digest != digest_of(locked.operation):
-        raise Conflict(
-            "The proposal is not the one that you were shown. Read it again, then decide.",
-            code="digest_mismatch",
-            extra={"proposal_digest": approval.proposal_digest},
-        )
-    if approval.decisions.filter(reviewer=reviewer).exists():
-        raise Conflict(
-            "You have answered this proposal already; another person is needed.", code="already_answered"
-        )
-    actor = Actor(f"user:{reviewer.pk}", channel)
-    _write_decision(approval, reviewer, answer, reason, channel, seen_sheet_digest)
-    if answer == VerdictOfPerson.REJECT:
-        close(locked, approval, _S.REJECTED, actor)
-        move(
-            locked,
-            OperationStatus.REJECTED,
-            reason="rejected",
-            actor=actor,
-            error_code="rejected",
-            error_detail=reason,
-        )
-    elif approval.decisions.filter(verdict=VerdictOfPerson.APPROVE).count() >= approval.required:
-        _approved(locked, approval, actor)
     return approval
 
 
+def is_as_recorded(operation: Operation, digest: str) -> bool:
+    """Whether the stored row still is what was shown; one that cannot be opened is not."""
+    try:
+        return digest_of(operation) == digest
+    except CannotUnseal:
+        return False
+
+
+def note_altered(approval: Approval, actor: Actor) -> None:
+    with transaction.atomic():
+        record(
+            approval.tenant_id,
+            "operation.tampered",
+            "operation",
+            show("op", approval.operation_id),
+            actor,
+            detail={"approval": approval.public_id, "digest": approval.proposal_digest},
+            security=True,
+        )
+
+
 def _write_decision(
-    approval: Approval, reviewer: User, answer: VerdictOfPerson, reason: str, channel: str, seen: str
+    approval: Approval,
+    reviewer: User,
+    given: _Answer,
+    *,
+    groups: Sequence[str] = (),
+    limit_minor: int | None = None,
 ) -> None:
+    """The answer, with the right that it was given by: the groups and the limit of that moment."""
     decision = Decision(
         id=uuid7(),
         tenant_id=approval.tenant_id,
         approval=approval,
         reviewer=reviewer,
-        verdict=answer,
+        verdict=given.verdict,
         proposal_digest=approval.proposal_digest,
-        seen_sheet_digest=seen,
-        channel=channel,
+        seen_sheet_digest=given.seen_sheet_digest,
+        groups=list(groups),
+        limit_minor=limit_minor if approval.amount_minor is not None else None,
+        channel=given.channel,
     )
     key = vault.opened(approval.data_key_id)
-    decision.sealed_reason = sealed.seal_json(key, queries.reason_place(decision), {"text": reason})
+    decision.sealed_reason = sealed.seal_json(key, queries.reason_place(decision), {"text": given.reason})
     decision.save(force_insert=True)
     record(
         approval.tenant_id,
-        f"approval.{answer.value}",
+        f"approval.{given.verdict.value}",
         "approval",
         approval.public_id,
-        Actor(f"user:{reviewer.pk}", channel),
+        given.actor,
         after={"digest": approval.proposal_digest},
-        detail={"reason": reason, "operation": str(approval.operation_id)},
+        detail={"reason": given.reason, "operation": str(approval.operation_id)},
     )
 
 
@@ -161,14 +228,21 @@ def _approved(locked: Locked, approval: Approval, actor: Actor) -> None:
     )
 
 
-def already(approval: Approval) -> Conflict:
-    """What the second of two reviewers is told: who decided what, and when."""
+def already(approval: Approval, operation: Operation) -> Conflict:
+    """What whoever comes too late is told: how it ended, who decided what and when, and the receipt if it was sent."""
     last = approval.decisions.select_related("reviewer").order_by("-decided_at").first()
-    extra: dict[str, Any] = {"approval_status": approval.status}
+    extra: dict[str, Any] = {
+        "approval_status": approval.status,
+        "operation_status": operation.status,
+        **({"provider_ref": operation.provider_ref} if operation.provider_ref else {}),
+    }
     words = f"This proposal is {approval.status} already."
     if last is not None:
         name = last.reviewer.get_full_name() or last.reviewer.username
         at = zones.localtime(last.decided_at).strftime("%H:%M:%S UTC on %d %B %Y")
         extra |= {"decided_by": name, "decided_at": last.decided_at.isoformat(), "verdict": last.verdict}
         words = f"{name} answered {last.verdict!r} at {at}."
+    if approval.consumed_at is not None:
+        words += f" It was carried out: {operation} is {operation.status}."
+        words += f" The receipt is {operation.provider_ref}." if operation.provider_ref else ""
     return Conflict(words, code="already_decided", extra=extra)

@@ -19,28 +19,30 @@ from .states import ApprovalStatus
 _S = ApprovalStatus
 
 
-def close(locked: Locked, approval: Approval, to: ApprovalStatus, actor: Actor) -> None:
+def close(locked: Locked, approval: Approval, to: ApprovalStatus, actor: Actor, *, reason: str = "") -> None:
     """Close an open approval and tell the runs that wait for it."""
-    swap(approval, to, closed_at=Now())
+    finish(locked, approval, to, actor, reason=reason)
     for run_id, run in locked.runs.items():
         if run.is_terminal:
             continue
-        append(
-            run,
-            Event(
-                "approval.decided",
-                {
-                    "approval_id": approval.public_id,
-                    "operation_id": locked.operation.public_id,
-                    "status": approval.status,
-                    "by": actor.name,
-                },
-            ),
-        )
         still_open = Approval.objects.filter(
             operation__interests__run_id=run_id, status=_S.REQUESTED
         ).exists()
         locked.runs[run_id] = approvals_left(run, still_open)
+
+
+def finish(locked: Locked, approval: Approval, to: ApprovalStatus, actor: Actor, *, reason: str = "") -> None:
+    """The same where the operation is asked about anew in this transaction: its runs wait on. `reason` is a code."""
+    swap(approval, to, closed_at=Now(), closed_by=actor.name, closed_reason=reason[:60])
+    told = {
+        "approval_id": approval.public_id,
+        "operation_id": locked.operation.public_id,
+        "status": approval.status,
+        "by": actor.name,
+    }
+    for run in locked.runs.values():
+        if not run.is_terminal:
+            append(run, Event("approval.decided", told))
     approvals_changed(approval.tenant_id)
 
 
@@ -52,18 +54,19 @@ def expire_due(limit: int = 100) -> int:
     for approval_id, operation_id in list(
         overdue.order_by("expires_at").values_list("id", "operation_id")[:limit]
     ):
-        expired += _expire(approval_id, operation_id)
+        expired += expire(approval_id, operation_id)
     return expired
 
 
 @retried
-def _expire(approval_id: UUID, operation_id: UUID) -> int:
+def expire(approval_id: UUID, operation_id: UUID) -> int:
+    """Close one question if its time is over, and say whether it was: whoever notices it does, worker or not."""
     locked = lock(operation_id)
     approval = Approval.objects.select_for_update(no_key=True).get(pk=approval_id)
     if approval.status != _S.REQUESTED:
         return 0
     if locked.operation.status != OperationStatus.PENDING:  # a late answer came: there is nothing left to ask
-        close(locked, approval, _S.WITHDRAWN, SYSTEM)
+        close(locked, approval, _S.WITHDRAWN, SYSTEM, reason="settled")
         record(approval.tenant_id, "approval.withdrawn", "approval", approval.public_id, SYSTEM)
         return 1
     if approval.expires_at is None or approval.expires_at > now():
@@ -79,5 +82,6 @@ def withdraw(locked: Locked, actor: Actor) -> None:
     for approval in Approval.objects.select_for_update(no_key=True).filter(
         operation=locked.operation, status=_S.REQUESTED
     ):
-        close(locked, approval, _S.WITHDRAWN, actor)
+        why = f"run_{locked.run.ending}" if locked.run.ending else "settled"
+        close(locked, approval, _S.WITHDRAWN, actor, reason=why)
         record(approval.tenant_id, "approval.withdrawn", "approval", approval.public_id, actor)

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
 from agentops.kernel.canonical import digest
 from agentops.kernel.clock import Now
@@ -13,7 +13,7 @@ from agentops.kernel.transitions import Stateful
 from agentops.tenancy.models import DataKey, Tenant, User
 from operations.models import Operation
 
-from .states import MOVES, ApprovalStatus, Outcome, Risk, VerdictOfPerson
+from .states import MOVES, ApprovalStatus, NoticeKind, Outcome, Risk, VerdictOfPerson
 
 
 class Policy(models.Model):
@@ -111,12 +111,28 @@ class Approval(Stateful):
         PolicyDecision, on_delete=models.PROTECT, null=True, db_constraint=False, related_name="+"
     )
     requesters = ArrayField(models.CharField(max_length=120))  # the whole chain: person, token, agent
-    group = models.CharField(max_length=40, blank=True)
+    group = models.CharField(
+        max_length=40, blank=True
+    )  # of the tenant, whose members decide; blank: everybody who may
+    escalate_to = models.CharField(
+        max_length=40, blank=True
+    )  # whose members may decide too once it is escalated
+    escalated_at = models.DateTimeField(null=True)
     required = models.PositiveSmallIntegerField(default=1)
     hold_seconds = models.PositiveIntegerField()
     expires_at = models.DateTimeField(null=True)
     requested_at = models.DateTimeField(db_default=Now())
+    round = models.PositiveSmallIntegerField(
+        default=0
+    )  # how often what it rested on broke before it was asked
+    extended_at = models.DateTimeField(null=True)  # once, by as long again
+    extended_by = models.CharField(max_length=120, blank=True)
+    notify_at = models.DateTimeField(null=True)  # when people are written to next; None: no more
+    notified = models.CharField(max_length=12, choices=NoticeKind, blank=True)  # how far that has got
     closed_at = models.DateTimeField(null=True)
+    closed_by = models.CharField(max_length=120, blank=True)
+    closed_reason = models.CharField(max_length=60, blank=True)  # a code
+    sealed_moved = models.BinaryField(null=True)  # what was otherwise when it was used, and broke nothing
     consumed_at = models.DateTimeField(null=True)
     consumed_by = models.UUIDField(null=True)  # the operation that spent it
 
@@ -133,8 +149,13 @@ class Approval(Stateful):
                 condition=Q(status="requested") ^ Q(closed_at__isnull=False), name="approval_open_or_closed"
             ),
             models.CheckConstraint(
-                condition=Q(consumed_at__isnull=True) | Q(status="approved"),
-                name="approval_consumed_iff_approved",
+                condition=Q(consumed_at__isnull=True, consumed_by__isnull=True)
+                | Q(consumed_at__isnull=False, consumed_by=F("operation_id"))
+                & Q(status__in=["approved", "revoked", "superseded", "withdrawn"]),
+                name="approval_consumed_once_by_its_operation",
+            ),
+            models.CheckConstraint(
+                condition=Q(extended_at__isnull=True) ^ ~Q(extended_by=""), name="approval_extended_by_whom"
             ),
             models.CheckConstraint(condition=Q(required__gte=1), name="approval_required_positive"),
         ]
@@ -145,6 +166,11 @@ class Approval(Stateful):
             models.Index(fields=["expires_at"], condition=Q(status="requested"), name="approval_expiring"),
             models.Index(fields=["tenant", "status", "-requested_at", "-id"], name="approval_newest"),
             models.Index(fields=["operation"], name="approval_of_operation"),
+            models.Index(
+                fields=["notify_at"],
+                condition=Q(status="requested", notify_at__isnull=False),
+                name="approval_to_tell_of",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -168,6 +194,12 @@ class Decision(models.Model):
     sealed_reason = models.BinaryField()
     proposal_digest = models.CharField(max_length=90)
     seen_sheet_digest = models.CharField(max_length=64, blank=True)
+    groups = ArrayField(
+        models.CharField(max_length=40), default=list
+    )  # of the tenant, that the reviewer was in
+    limit_minor = models.BigIntegerField(
+        null=True
+    )  # up to which the reviewer might say yes; None: nothing to limit
     channel = models.CharField(max_length=16)
     decided_at = models.DateTimeField(db_default=Now())
 
@@ -178,10 +210,14 @@ class Decision(models.Model):
 
 
 class ReviewLimit(models.Model):
-    """Up to which amount a person may decide an action, each and a day (in the tenant's zone)."""
+    """Up to which amount a person, or each member of a group, may approve an action; and a day (in the tenant's zone).
+
+    A day's sum is a person's own, or that of all members together. The row is locked while its day is counted.
+    """
 
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="review_limits")
-    reviewer = models.ForeignKey(User, on_delete=models.PROTECT, related_name="review_limits")
+    reviewer = models.ForeignKey(User, on_delete=models.PROTECT, null=True, related_name="review_limits")
+    group = models.CharField(max_length=40, blank=True)  # of the tenant: "reviewer", "finance"
     action = models.CharField(max_length=60, blank=True)  # blank: every action
     currency = models.CharField(max_length=3)
     each_minor = models.BigIntegerField()
@@ -190,6 +226,44 @@ class ReviewLimit(models.Model):
     class Meta:
         constraints: ClassVar[Any] = [
             models.UniqueConstraint(
-                fields=["tenant", "reviewer", "action", "currency"], name="reviewlimit_once"
+                fields=["tenant", "reviewer", "action", "currency"],
+                condition=Q(reviewer__isnull=False),
+                name="reviewlimit_once",
             ),
+            models.UniqueConstraint(
+                fields=["tenant", "group", "action", "currency"],
+                condition=~Q(group=""),
+                name="reviewlimit_of_group_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(reviewer__isnull=True) ^ Q(group=""), name="reviewlimit_of_one_or_of_a_group"
+            ),
+        ]
+
+
+class Notice(models.Model):
+    """One mail to one person about one proposal: made once, claimed by whoever sends it, never sent by a request."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
+    approval = models.ForeignKey(
+        Approval, on_delete=models.PROTECT, db_constraint=False, related_name="notices"
+    )
+    person = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    kind = models.CharField(max_length=12, choices=NoticeKind)
+    made_at = models.DateTimeField(db_default=Now())
+    due_at = models.DateTimeField(db_default=Now())  # the next try, or the end of the lease of this one
+    tries = models.PositiveSmallIntegerField(default=0)
+    closed_at = models.DateTimeField(null=True)
+    outcome = models.CharField(max_length=12, blank=True)  # sent, needless, gave_up
+
+    class Meta:
+        constraints: ClassVar[Any] = [
+            models.UniqueConstraint(fields=["tenant", "approval", "person", "kind"], name="notice_once"),
+            models.CheckConstraint(
+                condition=Q(closed_at__isnull=True) ^ ~Q(outcome=""), name="notice_closed_with_an_outcome"
+            ),
+        ]
+        indexes: ClassVar[Any] = [
+            models.Index(fields=["due_at"], condition=Q(closed_at__isnull=True), name="notice_due"),
         ]

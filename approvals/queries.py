@@ -1,16 +1,23 @@
 """Reading approvals: what waits, what a reviewer sees, who may decide."""
 
+from collections.abc import Collection
+from datetime import timedelta
 from typing import Any
 
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import OuterRef, Q, QuerySet
 from guardian.models import GroupObjectPermission, UserObjectPermission
 from guardian.shortcuts import get_objects_for_user
 
+from agentops.kernel.clock import Now
 from agentops.kernel.sealed import Place
 from agentops.tenancy import vault
 from agentops.tenancy.models import Tenant, User
 
-from .models import Approval, Decision, ReviewLimit
+from . import limits
+from .models import Approval, Decision
+from .states import ApprovalStatus
+
+IS_OPEN = Q(status=ApprovalStatus.REQUESTED) & (Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
 
 
 def tenants_for(user: User, permission: str) -> QuerySet[Tenant]:
@@ -41,14 +48,28 @@ def grounds_place(approval: Approval) -> Place:
 
 def proposal(approval: Approval) -> dict[str, Any]:
     """{action, action_version, target, connection, params, fields: [{name, before, after, kind}], amount_minor,
-    currency, reasons: [{code, sentence: {language: text}}], warnings: [{code, operation_id, ...}], risk}."""
+    currency, reasons: [{code, sentence: {language: text}}], warnings: [{code, operation_id, ...}], risk,
+    moved: {since, why, changes: [{name, kind, then, now}]} where it is asked again}."""
     sheet: dict[str, Any] = vault.unseal(proposal_place(approval), approval.sealed_proposal)
     return sheet
 
 
 def grounds(approval: Approval) -> dict[str, Any]:
-    """{facts: [{name, value, source, at, guard}], policy: {number, rule, outcome}, release, requested_by}."""
+    """{facts: [{name, value, source, at, guard}], policy: {number, rule, outcome, codes}, release, action_version,
+    requested_by, rights: {principal: [scope]}}."""
     found: dict[str, Any] = vault.unseal(grounds_place(approval), approval.sealed_grounds)
+    return found
+
+
+def moved_place(approval: Approval) -> Place:
+    return Place("approvals_approval", str(approval.id), "moved")
+
+
+def moved(approval: Approval) -> list[dict[str, Any]]:
+    """[{name, kind, then, now}]: what was otherwise when the approval was used than when it was asked, and broke nothing."""
+    if approval.sealed_moved is None:
+        return []
+    found: list[dict[str, Any]] = vault.unseal(moved_place(approval), approval.sealed_moved)["moved"]
     return found
 
 
@@ -61,27 +82,11 @@ def reason(decision: Decision) -> str:
     return text
 
 
-def limit_of(user: User, approval: Approval) -> ReviewLimit | None:
-    """The limit that applies to `user` for this proposal: the action's own before the general one."""
-    limits = ReviewLimit.objects.filter(
-        tenant_id=approval.tenant_id,
-        reviewer=user,
-        currency=approval.currency,
-        action__in=[approval.action, ""],
-    )
-    return max(limits, key=lambda limit: limit.action, default=None)
+def who_can_approve(approval: Approval, *, group: str = "") -> list[User]:
+    """People who may say yes to this proposal now: right, group, limit, and not among its requesters; of `group` only.
 
-
-def within_limit(user: User, approval: Approval) -> bool:
-    """Whether the proposal's amount is one that `user` may approve; without an amount there is nothing to limit."""
-    if approval.amount_minor is None:
-        return True
-    limit = limit_of(user, approval)
-    return limit is not None and approval.amount_minor <= limit.each_minor
-
-
-def who_can_approve(approval: Approval) -> list[User]:
-    """People who may approve this proposal: with the right in its tenant, the limit, and not among its requesters."""
+    One query, and some more for each whose day is limited.
+    """
     granted: dict[str, Any] = {
         "permission__codename": "decide_approvals",
         "permission__content_type__app_label": "tenancy",
@@ -93,17 +98,46 @@ def who_can_approve(approval: Approval) -> list[User]:
         is_active=True,
         memberships__tenant_id=approval.tenant_id,
     )
-    if approval.amount_minor is not None:
-        limits = ReviewLimit.objects.filter(
-            tenant_id=approval.tenant_id,
-            reviewer_id=OuterRef("pk"),
-            currency=approval.currency,
-            action__in=[approval.action, ""],
+    for names in filter(None, (_deciding(approval), [group] if group else [])):
+        slug = approval.tenant.slug
+        people = people.filter(
+            pk__in=User.objects.filter(groups__name__in=[f"{slug}:{name}" for name in names])
         )
-        limit = Subquery(limits.order_by("-action").values("each_minor")[:1])
-        people = people.annotate(limit_minor=limit).filter(limit_minor__gte=approval.amount_minor)
+    person, inside = OuterRef("pk"), OuterRef(OuterRef("pk"))
+    if approval.amount_minor is not None:
+        each = limits.each_minor_of(person, inside, approval.tenant_id, approval.action, approval.currency)
+        day = limits.has_day_limit(person, inside, approval.tenant_id, approval.currency)
+        people = people.annotate(limit_minor=each, has_day=day).filter(limit_minor__gte=approval.amount_minor)
     return [
         person
         for person in people.distinct().order_by("username")
-        if f"user:{person.pk}" not in approval.requesters
+        if f"user:{person.pk}" not in approval.requesters and not _has_used_the_day(person, approval)
     ]
+
+
+def _deciding(approval: Approval) -> list[str]:
+    """The groups that decide; none where everybody does who may."""
+    if not approval.group:
+        return []
+    return [
+        approval.group,
+        *([approval.escalate_to] if approval.escalated_at and approval.escalate_to else []),
+    ]
+
+
+def _has_used_the_day(person: Any, approval: Approval) -> bool:
+    if not getattr(person, "has_day", False):
+        return False
+    groups = limits.groups_of(person, approval.tenant)
+    return bool(limits.exceeded(approval, limits.applying(person, approval, groups)))
+
+
+def waiting(tenant_ids: Collection[int]) -> QuerySet[Approval]:
+    """Proposals that may still be decided, by the database's clock; some have no end."""
+    return Approval.objects.filter(IS_OPEN, tenant_id__in=tenant_ids)
+
+
+def waiting_long(hours: int, limit: int = 20) -> list[Approval]:
+    """The oldest that still wait after so many hours, in any tenant: what never expires must not be forgotten."""
+    since = Now() - timedelta(hours=hours)
+    return list(Approval.objects.filter(IS_OPEN, requested_at__lt=since).order_by("requested_at")[:limit])

@@ -44,3 +44,11 @@ class Risk(TextChoices):
 class VerdictOfPerson(TextChoices):
     APPROVE = "approve"
     REJECT = "reject"
+
+
+class NoticeKind(TextChoices):
+    """What people are written to about, in that order."""
+
+    ASKED = "asked"  # it waits
+    REMINDER = "reminder"  # it still waits, and its time runs out
+    ESCALATED = "escalated"  # it still waits, and the next group is told

@@ -2,10 +2,10 @@
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from django.conf import settings
@@ -14,6 +14,7 @@ from django.db import InterfaceError, OperationalError, connection
 from agentops.audit.entries import SYSTEM, Actor, record
 from agentops.kernel import sealed
 from agentops.kernel.clock import elapsed, now
+from agentops.kernel.problems import Invalid
 from agentops.kernel.sealed import CannotUnseal, Place
 from agentops.kernel.transitions import LostRace
 from agentops.telemetry.logs import bound_contextvars, logger
@@ -22,7 +23,7 @@ from agentops.tenancy.models import Tenant
 from runs.services import waits_for
 from runs.states import BlockedOn
 
-from .connectors.base import Answer, Call, CheckFailed, Facts, PastSendBy, Request
+from .connectors.base import Action, Answer, Call, CheckFailed, Facts, PastSendBy, Request
 from .connectors.registry import ACTIONS, CONNECTORS
 from .evidence import SEND_WITHIN_SECONDS, flight_seconds, may_be_sent_again
 from .findings import Evidence, escalate, look_again, take
@@ -30,6 +31,7 @@ from .grades import declared
 from .incidents import CREDENTIAL_CODES, open_incident
 from .models import Attempt, Connection, Operation
 from .moves import Locked, lock, move, retried
+from .rewriting import Rewritten, rewritten
 from .services import credential, digest_of, params, remember_facts
 from .states import OperationStatus, Source, Verdict
 
@@ -47,12 +49,16 @@ class Standing:
     to: OperationStatus | None = None
     code: str = ""
     detail: str = ""
-    ask_again: Callable[[Locked], None] | None = None  # opens the next question, in the same transaction
+    then: Callable[[Locked], None] | None = None  # in the same transaction: close the old yes, ask anew
+    moved: Sequence[dict[str, Any]] = ()  # what is otherwise than when it was allowed, and breaks nothing
 
 
-type Recheck = Callable[[Operation, Facts], Standing]
-type Spend = Callable[[Operation], bool]
 type Withdraw = Callable[[Locked, Actor], None]
+type Spend = Callable[[Operation, Sequence[dict[str, Any]]], bool]
+
+
+class Recheck(Protocol):
+    def __call__(self, operation: Operation, facts: Facts, anew: Rewritten | None = None) -> Standing: ...
 
 
 @dataclass(frozen=True)
@@ -136,11 +142,16 @@ def dispatch(operation_id: UUID, authority: Authority, *, worker: str) -> Operat
 
 def depart(operation: Operation, authority: Authority, *, worker: str) -> Departure | None:
     """Look at everything again, then claim and commit an attempt; None where it must not or cannot be sent now."""
-    connector = CONNECTORS[operation.connection.connector]
+    connector, action = CONNECTORS.get(operation.connection.connector), ACTIONS.get(operation.action)
+    if connector is None or action is None:
+        return None  # a worker that has it sends it
     try:
         if operation.authorised_digest != digest_of(operation):
             raise CannotUnseal("The record is not the one that was allowed.")
-        call = call_of(operation)
+        if not operation.connection.enabled:
+            raise CheckFailed("connection_disabled", f"{operation.connection} is disabled.", retryable=True)
+        anew = _by_this_release(operation, action)
+        call = call_of(anew.draft_of(operation) if anew else operation)
         if (withheld := _withheld(operation)) is not None:  # whatever the provider would say
             _claim(operation, authority, worker, withheld)
             return None
@@ -150,7 +161,7 @@ def depart(operation: Operation, authority: Authority, *, worker: str) -> Depart
             waiting = Operation.objects.filter(pk=operation.id, status=OperationStatus.APPROVED)
             waiting.update(next_attempt_at=look_again(found))
             return None
-        standing = authority.recheck(operation, facts)
+        standing = authority.recheck(operation, facts, anew)
         return _claim(operation, authority, worker, standing, _Ready(facts, call, connector.build(call)))
     except CheckFailed as failed:
         _hold(operation.id, operation.version, failed)
@@ -159,6 +170,19 @@ def depart(operation: Operation, authority: Authority, *, worker: str) -> Depart
     except LostRace:
         log.info("dispatch_lost_race")
     return None
+
+
+def _by_this_release(operation: Operation, action: Action) -> Rewritten | None:
+    """How it would read by another version of its action that is here; None where nothing changes, or it is on its way.
+
+    Raises CheckFailed where it can no longer be done.
+    """
+    if action.version == operation.action_version or operation.attempts:
+        return None
+    try:
+        return rewritten(operation, {})
+    except Invalid as error:
+        raise CheckFailed("action_changed", error.detail, retryable=False) from error
 
 
 @dataclass(frozen=True)
@@ -196,7 +220,7 @@ def _claim(
     if standing.to is not None:
         _turn_back(locked, standing)
         return None
-    if ready is None or not authority.spend(operation):
+    if ready is None or not authority.spend(operation, standing.moved):
         return None
     remember_facts(operation.target, ready.facts)
     for run in locked.runs.values():
@@ -211,8 +235,8 @@ def _turn_back(locked: Locked, standing: Standing) -> None:
         return
     assert standing.to is not None
     move(locked, standing.to, reason=standing.code, error_code=standing.code, error_detail=standing.detail)
-    if standing.ask_again is not None:
-        standing.ask_again(locked)
+    if standing.then is not None:
+        standing.then(locked)
 
 
 def commit_attempt(locked: Locked, call: Call, request: Request, worker: str) -> Departure:

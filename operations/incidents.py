@@ -4,7 +4,8 @@ from agentops.kernel.clock import Now
 
 from .models import Incident, Operation
 
-CREDENTIAL_CODES = ("credential_refused", "credential_missing")  # until somebody mends it nothing is sent
+# Until somebody mends it nothing is sent.
+CREDENTIAL_CODES = ("credential_refused", "credential_missing", "connection_disabled")
 
 
 def open_incident(operation: Operation, kind: str, *, about: str = "") -> Incident:

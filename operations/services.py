@@ -50,8 +50,7 @@ class Intended:
     asked: dict[str, Any] | None = None  # the parameters as they were proposed, where rules have lowered some
     lowered: tuple[dict[str, Any], ...] = ()  # {field, from, to, by: the code of a rule}
 
-    @property
-    def proposal_digest(self) -> str:
+    def proposal_digest(self, occurrence: int) -> str:
         """What an approval is bound to: everything of what will be sent."""
         return proposal_digest(
             action=self.action.name,
@@ -61,6 +60,7 @@ class Intended:
             params=self.params,
             amount_minor=self.amount_minor,
             currency=self.currency,
+            occurrence=occurrence,
         )
 
 
@@ -73,6 +73,7 @@ def proposal_digest(
     params: dict[str, Any],
     amount_minor: int | None,
     currency: str,
+    occurrence: int,
 ) -> str:
     return canonical.digest(
         "proposal",
@@ -84,6 +85,7 @@ def proposal_digest(
             "params": params,
             "amount_minor": amount_minor,
             "currency": currency,
+            "occurrence": occurrence,
         },
     )
 
@@ -98,6 +100,7 @@ def digest_of(operation: Operation) -> str:
         params=params(operation),
         amount_minor=operation.amount_minor,
         currency=operation.currency,
+        occurrence=operation.occurrence,
     )
 
 
@@ -433,7 +436,8 @@ def same_intent(operation: Operation, intended: Intended) -> None:
     """Raises JournalMismatch where a replay asks for something else than is recorded at its step."""
     if operation.authority_kind == "adopted" and operation.previous is not None:
         operation = operation.previous  # that was proposed; this one was found
-    if digest_of(operation) != intended.proposal_digest and operation.operation_key != operation_key(
+    proposed = intended.proposal_digest(operation.occurrence)
+    if digest_of(operation) != proposed and operation.operation_key != operation_key(
         intended, operation.occurrence
     ):
         raise JournalMismatch(

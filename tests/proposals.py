@@ -84,11 +84,11 @@ def ask_again(approval: Approval, *, refundable_minor: int) -> None:
     facts = _facts(operation.target_name, operation.amount_minor, refundable_minor)
     standing = services.AUTHORITY.recheck(operation, facts)
     assert standing.to is not None
-    assert standing.ask_again is not None
+    assert standing.then is not None
     with transaction.atomic():
         locked = moves.lock(operation.id)
         moves.move(locked, standing.to, reason=standing.code)
-        standing.ask_again(locked)
+        standing.then(locked)
 
 
 def cancellation(run: AgentRun, *, order: str = "A-1002") -> Operation:

@@ -11,7 +11,7 @@ from agentops.tenancy.bearer import may
 from agentops.tenancy.principals import Principal
 from approvals import queries as approvals
 from approvals.models import Approval, Decision
-from approvals.sentences import reason_sentence, warning_sentence
+from approvals.sentences import moved_sentence, reason_sentence, warning_sentence
 from approvals.states import ApprovalStatus
 from operations import queries as operations
 from operations.models import Interest, Operation
@@ -142,10 +142,19 @@ def _proposal(row: Approval) -> shapes.Proposal:
                 **({"operation_id": warning["operation_id"]} if "operation_id" in warning else {}),
             )
             for warning in sheet["warnings"]
-        ],
+        ]
+        + _moved(row, sheet),
         risk=sheet["risk"],
         **_amount(row),
     )
+
+
+def _moved(row: Approval, sheet: dict[str, Any]) -> list[shapes.ProposalWarning]:
+    """That it is asked again, and what is otherwise than before."""
+    if "moved" not in sheet:
+        return []
+    text = moved_sentence(sheet["moved"], currency=row.currency)
+    return [shapes.ProposalWarning(code="asked_again", text=text)]
 
 
 def operations_of(row: AgentRun, *, with_receipt: bool) -> list[shapes.Operation]:

@@ -19,7 +19,6 @@ from django.db.models import (
     OuterRef,
     Q,
     QuerySet,
-    Subquery,
     Value,
     When,
 )
@@ -30,21 +29,22 @@ from django.views.decorators.http import require_safe
 from agentops.kernel.clock import Now, now
 from agentops.kernel.ids import parse
 from agentops.tenancy import vault
-from agentops.tenancy.models import User
-from approvals import queries, sentences
-from approvals.models import Approval, Decision, ReviewLimit
+from approvals import limits, queries, sentences
+from approvals.models import Approval, Decision
+from approvals.queries import waiting
 from approvals.states import Risk
 from operations.connectors.registry import ACTIONS
 
 from .access import Access, access_of
-from .shell import waiting
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
 
     class _Rights(TypedDict):
         limit_minor: int | None
-        may: bool
+        may: bool  # but for the day's limit, which is counted where it is asked for
+        in_group: bool
+        has_day: bool
         was_asked: bool
         clock: datetime
 
@@ -84,36 +84,32 @@ class Row:
     ending: str = ""
 
 
-def limit_minor_of(user: User) -> Subquery:
-    """The amount up to which `user` may approve the row's proposal: the action's own limit before the general one."""
-    limits = ReviewLimit.objects.filter(
-        Q(action=OuterRef("action")) | Q(action=""),
-        reviewer=user,
-        tenant_id=OuterRef("tenant_id"),
-        currency=OuterRef("currency"),
-    )
-    return Subquery(limits.order_by("-action").values("each_minor")[:1])
-
-
 def with_rights(approvals: QuerySet[Approval], access: Access) -> QuerySet[RankedApproval]:
     """The rows with `limit_minor` (None: no limit is set), `may` (this reader could approve it), the clock, and
     `was_asked`: people have been asked about the same operation before."""
     entitled = (
         Q(tenant_id__in=access.within("decide_approvals"))
         & (Q(amount_minor__isnull=True) | Q(limit_minor__gte=F("amount_minor")))
+        & Q(in_group=True)
         & ~Q(requesters__contains=[f"user:{access.user.pk}"])
     )
     may = Case(When(entitled, then=Value(True)), default=Value(False), output_field=BooleanField())
     earlier = Approval.objects.filter(operation_id=OuterRef("operation_id"), id__lt=OuterRef("id"))
+    user = access.user
+    tenant_id, action, currency = OuterRef("tenant_id"), OuterRef("action"), OuterRef("currency")
     return approvals.annotate(
-        limit_minor=limit_minor_of(access.user), clock=Now(), was_asked=Exists(earlier)
+        limit_minor=limits.each_minor_of(user, user, tenant_id, action, currency),
+        has_day=limits.has_day_limit(user, user, tenant_id, currency),
+        in_group=Case(When(limits.in_group_of(user), then=Value(True)), default=Value(False)),
+        clock=Now(),
+        was_asked=Exists(earlier),
     ).annotate(may=may)
 
 
 def queue(access: Access) -> QuerySet[RankedApproval]:
     """All that waits and that the reader may see, in the order in which it should be decided."""
     rows = with_rights(waiting(access.within("view_approvals")), access)
-    return rows.order_by(_RISK_ORDER, "expires_at", "id")
+    return rows.order_by(_RISK_ORDER, F("expires_at").asc(nulls_last=True), "id")
 
 
 def _filtered(approvals: QuerySet[RankedApproval], query: Mapping[str, str]) -> QuerySet[RankedApproval]:

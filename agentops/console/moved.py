@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Any
 
 from agentops.tenancy import vault
-from approvals import queries
+from approvals.grounds import difference
 from approvals.models import Approval
 from approvals.sentences import ending_sentence, field_label, field_value
 
-from .names import decided_by
+from .names import closed_by
 
 
 @dataclass(frozen=True)
@@ -28,32 +28,21 @@ def moved_since(approval: Approval) -> Moved | None:
     earlier: Any = (
         Approval.objects.filter(operation_id=approval.operation_id, id__lt=approval.id)
         .select_related("data_key")
-        .annotate(by=decided_by())
+        .annotate(by=closed_by())
         .order_by("-id")
         .first()
     )
     if earlier is None:
         return None
     vault.opened(earlier.data_key_id, earlier.data_key)
-    then, now = _values(earlier), _values(approval)
-    lines = [
-        (field_label(name), then.get(name, ""), now.get(name, ""))
-        for name in {**now, **then}
-        if then.get(name) != now.get(name)
-    ]
+    lines = [line_of(change, approval.currency) for change in difference(earlier, approval)]
     return Moved(
         earlier.public_id, ending_sentence(earlier, by=earlier.by or ""), earlier.requested_at, lines
     )
 
 
-def _values(approval: Approval) -> dict[str, str]:
-    """Everything that a yes rests on, by name: the parameters, the facts, and the rule."""
-    proposal, grounds = queries.proposal(approval), queries.grounds(approval)
-    facts: list[Mapping[str, Any]] = grounds["facts"]
-    values = {name: _shown(name, value, approval) for name, value in proposal["params"].items()}
-    values |= {fact["name"]: _shown(fact["name"], fact["value"], approval) for fact in facts}
-    return values | {"rule": str(grounds["policy"]["rule"])}
-
-
-def _shown(name: str, value: Any, approval: Approval) -> str:
-    return field_value(value, "money" if name.endswith("_minor") else "text", approval.currency)
+def line_of(change: Mapping[str, Any], currency: str) -> tuple[str, str, str]:
+    """A change in words: label, then, now."""
+    kind = change["kind"]
+    then, now = (field_value(change[side], kind, currency) for side in ("then", "now"))
+    return field_label(change["name"]), then, now

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from django.db.models import OuterRef, Subquery, Value
-from django.db.models.functions import Coalesce, Concat, NullIf, Trim
+from django.db.models import CharField, OuterRef, Subquery, Value
+from django.db.models.functions import Cast, Coalesce, Concat, NullIf, Trim
 
 from agentops.tenancy.models import User
 from approvals.models import Decision
@@ -30,3 +30,11 @@ def decided_by(**of: OuterRef) -> Subquery:
 
 def with_names(text: str, names: Mapping[str, str]) -> str:
     return _PERSON.sub(lambda found: names.get(found.group(), found.group()), text)
+
+
+def closed_by() -> Subquery:
+    """Who closed a row's approval, by name: the last who answered, who lowered it or took it back; null for the system."""
+    name = Trim(Concat("first_name", Value(" "), "last_name"))
+    tagged = User.objects.annotate(tag=Concat(Value("user:"), Cast("pk", CharField())))
+    people = tagged.filter(tag=OuterRef("closed_by"))
+    return Subquery(people.annotate(name=Coalesce(NullIf(name, Value("")), "username")).values("name")[:1])

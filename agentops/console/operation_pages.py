@@ -29,7 +29,7 @@ from operations.states import OperationStatus
 
 from .access import Access, access_of, key_in
 from .keyset import newest_first
-from .names import decided_by
+from .names import closed_by
 from .timeline_view import took
 
 UNCLEAR = (OperationStatus.UNKNOWN, OperationStatus.ESCALATED)
@@ -123,7 +123,7 @@ def _find(access: Access, public_id: str) -> Any:
 
 def _approvals(operation: Operation) -> list[dict[str, str]]:
     """Every time that people were asked about it, and how that ended."""
-    asked: QuerySet[Any] = Approval.objects.filter(operation=operation).annotate(by=decided_by())
+    asked: QuerySet[Any] = Approval.objects.filter(operation=operation).annotate(by=closed_by())
     return [
         {
             "id": approval.public_id,

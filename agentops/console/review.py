@@ -16,7 +16,7 @@ from django.views.decorators.http import require_http_methods
 from agentops.kernel.ids import show
 from agentops.kernel.problems import Conflict, Invalid, NotYours, Problem
 from agentops.tenancy.models import User
-from approvals import queries
+from approvals import queries, rights
 from approvals.models import Approval, Decision
 from approvals.sentences import ending_sentence, money
 from approvals.services import decide
@@ -28,7 +28,7 @@ from runs.queries import input_text
 from .access import Access, access_of, key_in
 from .inbox import RankedApproval, queue, with_rights
 from .moved import moved_since
-from .names import decided_by
+from .names import closed_by, decided_by
 from .sheet import Sheet, sheet_of
 
 QUEUE = 500  # how far "3 of 27" counts
@@ -115,6 +115,7 @@ def _find(access: Access, public_id: str) -> RankedApproval:
     visible = Approval.objects.filter(tenant_id__in=access.within("view_approvals"), pk=key)
     approval = (
         with_rights(visible, access)
+        .annotate(by=closed_by())
         .select_related("tenant", "operation", "operation__run", "data_key")
         .first()
     )
@@ -172,7 +173,8 @@ def _page(
 ) -> HttpResponse:
     sheet = sheet_of(approval, input_text(approval.operation.run))
     is_open = approval.status == ApprovalStatus.REQUESTED
-    has_expired = is_open and approval.expires_at is not None and approval.expires_at <= approval.clock
+    is_late = approval.expires_at is not None and approval.expires_at <= approval.clock
+    has_expired = approval.status == ApprovalStatus.EXPIRED or (is_open and is_late)
     decisions = _decisions(approval) if not is_open or approval.required > 1 else []
     blocked = _blocked(access, approval) if is_open and not has_expired else ""
     context = {
@@ -229,7 +231,11 @@ def _blocked(access: Access, approval: RankedApproval) -> str:
         return "no_right"
     if f"user:{access.user.pk}" in approval.requesters:
         return "own_request"
-    return "" if approval.may else "over_limit"
+    if not approval.in_group:
+        return "other_group"
+    if not approval.may:
+        return "over_limit"
+    return rights.why_not(access.user, approval) if approval.has_day else ""
 
 
 def _limit_text(approval: RankedApproval) -> str:
@@ -250,8 +256,9 @@ def _decisions(approval: Approval) -> list[dict[str, Any]]:
 
 
 def _ending(approval: Approval, decisions: Sequence[dict[str, Any]], *, with_reason: bool = False) -> str:
-    last = decisions[-1] if decisions else {"by": "", "reason": ""}
-    return ending_sentence(approval, by=last["by"], reason=last["reason"] if with_reason else "")
+    last = decisions[-1] if decisions else {"reason": ""}
+    by = str(getattr(approval, "by", None) or "")
+    return ending_sentence(approval, by=by, reason=last["reason"] if with_reason else "")
 
 
 def _name(person: User) -> str:

@@ -9,9 +9,7 @@ from django.db.models import CharField, QuerySet, Value
 from django.http import HttpRequest
 from django.urls import reverse
 
-from agentops.kernel.clock import Now
-from approvals.models import Approval
-from approvals.states import ApprovalStatus
+from approvals.queries import waiting
 from operations.models import Operation
 from operations.states import OperationStatus
 
@@ -42,13 +40,6 @@ class Place:
 class Counts:
     approvals: int = 0
     unclear: int = 0
-
-
-def waiting(tenant_ids: frozenset[int]) -> QuerySet[Approval]:
-    """Proposals that may still be decided, by the database's clock."""
-    return Approval.objects.filter(
-        tenant_id__in=tenant_ids, status=ApprovalStatus.REQUESTED, expires_at__gt=Now()
-    )
 
 
 def unclear(tenant_ids: frozenset[int]) -> QuerySet[Operation]:

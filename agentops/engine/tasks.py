@@ -3,10 +3,13 @@
 from datetime import timedelta
 
 from celery import shared_task
+from django.conf import settings
 from django.db import connection
 
 from agentops.kernel.clock import Once
 from agentops.telemetry.logs import logger
+from approvals import notices
+from approvals.queries import waiting_long
 from approvals.services import AUTHORITY, expire_due
 from operations.sweep import sweep_due
 from runs import leases
@@ -54,6 +57,17 @@ def sweep() -> int:
 def expire_approvals() -> int:
     """Close approvals that nobody decided in time."""
     return expire_due()
+
+
+@shared_task(ignore_result=True)
+def tell_reviewers() -> int:
+    """Write to people about what waits for them; beside it, say what has waited longest: nobody may ever look at it."""
+    for approval in waiting_long(settings.AGENTOPS_APPROVAL_HOURS):
+        log.warning(
+            "approval_waits_long", approval=approval.public_id, since=approval.requested_at.isoformat()
+        )
+    notices.make_due()
+    return notices.send_due()
 
 
 @shared_task(ignore_result=True)

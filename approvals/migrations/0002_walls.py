@@ -15,6 +15,7 @@ class Migration(migrations.Migration):
         tenant_key("approvals_approval", "policy_decision_id", "approvals_policydecision"),
         tenant_key("approvals_decision", "approval_id", "approvals_approval"),
         unchanging("approvals_policy", "published_at"),
+        tenant_key("approvals_notice", "approval_id", "approvals_approval"),
         append_only("approvals_policydecision"),
         append_only("approvals_decision"),
         final_status(

@@ -1,3 +1,5 @@
+from tests.ledger import ledger
 from tests.stage import provider, provider_process, stage
+from tests.world import still_world, world
 
-__all__ = ["provider", "provider_process", "stage"]
+__all__ = ["ledger", "provider", "provider_process", "stage", "still_world", "world"]

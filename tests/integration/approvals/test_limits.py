@@ -1,0 +1,143 @@
+"""Who may say yes, and how much: by person and by group, by action, amount and day; counted over rows, under their lock."""
+
+import pytest
+from django.contrib.auth.models import Group
+
+from agentops.audit.models import AuditEntry
+from agentops.kernel.clock import now
+from agentops.kernel.problems import Conflict, NotYours
+from agentops.tenancy.models import Membership
+from approvals import queries
+from approvals.models import Approval, Decision, ReviewLimit
+from tests import factories
+from tests.stage import together
+from tests.world import GIFT
+
+LEAD = Membership.Role.LEAD
+
+
+def refused(world, approval, person) -> str:
+    with pytest.raises(NotYours) as told:
+        world.decide(approval, person)
+    return told.value.code
+
+
+def limit(world, **fields) -> ReviewLimit:
+    return ReviewLimit.objects.create(tenant=world.tenant, currency="EUR", **fields)
+
+
+def test_the_actions_own_limit_comes_before_the_general_one_and_a_persons_before_that_of_a_group(still_world):
+    world = still_world
+    person = factories.person(world.tenant, each_minor=100_000)
+    approval = world.ask()
+    own = limit(world, reviewer=person, action=GIFT.name, each_minor=100)
+    assert refused(world, approval, person) == "over_limit"
+    person.review_limits.all().delete()
+    assert refused(world, approval, person) == "over_limit"  # no limit is none
+    limit(world, group="reviewer", each_minor=100_000)
+    assert queries.who_can_approve(approval) == [person]
+    of_group = limit(world, group="reviewer", action=GIFT.name, each_minor=100)
+    assert queries.who_can_approve(approval) == []
+    assert refused(world, approval, person) == "over_limit"
+    of_group.each_minor = own.each_minor = 40_000
+    of_group.save()
+    assert world.decide(approval, person).status == "approved"
+    decision = Decision.objects.get()
+    assert (decision.limit_minor, decision.groups) == (40_000, ["reviewer"])
+
+
+def test_a_day_is_counted_in_the_tenants_zone_by_person_and_by_group_and_what_came_to_nothing_gives_room_again(
+    still_world,
+):
+    world = still_world
+    world.tenant.timezone = "Asia/Tokyo"
+    world.tenant.save()
+    rosa, gita = (factories.person(world.tenant, each_minor=40_000) for _ in range(2))
+    rosa.review_limits.update(day_minor=100_000)
+    limit(world, group="reviewer", each_minor=0, day_minor=120_000)
+    approvals = [world.ask() for _ in range(5)]
+    for approval in approvals[:2]:
+        world.decide(approval, rosa)
+    assert refused(world, approvals[2], rosa) == "over_day"  # hers is 100,000
+    assert queries.who_can_approve(approvals[2]) == [gita]
+    world.decide(approvals[2], gita)
+    assert refused(world, approvals[3], gita) == "over_day"  # that of all of them together
+    from approvals.services import revoke
+
+    revoke(world.tenant.id, approvals[2].id, reviewer=gita, reason="Too fast.", channel="admin")
+    assert world.decide(approvals[3], gita).status == "approved"
+    assert refused(world, approvals[4], gita) == "over_day"
+    local = now().timestamp() + 9 * 3600
+    world.move_clock(24 * 3600 - local % (24 * 3600) + 1)  # midnight in Tokyo
+    if Approval.objects.get(pk=approvals[4].pk).expires_at > now():
+        assert world.decide(approvals[4], gita).status == "approved"
+
+
+def test_two_yes_at_once_of_one_person_do_not_both_fit_a_day_that_has_room_for_one(world):
+    person = factories.person(world.tenant, each_minor=40_000)
+    person.review_limits.update(day_minor=60_000)
+    first, second = world.ask(), world.ask()
+    outcomes = together(lambda: world.decide(first, person), lambda: world.decide(second, person))
+    assert sorted(type(each).__name__ for each in outcomes) == ["Approval", "NotYours"], outcomes
+
+
+def test_a_rule_that_names_a_group_is_answered_by_its_members_and_refused_by_anybody(still_world):
+    world = still_world
+    rule = {"code": "finance", "when": "true", "outcome": "require_approval", "group": "finance"}
+    factories.policy(world.tenant, GIFT.name, [rule])
+    lead, clerk = (factories.person(world.tenant, LEAD, each_minor=10**6) for _ in range(2))
+    approval = world.ask()
+    assert refused(world, approval, lead) == "other_group"
+    assert queries.who_can_approve(approval) == []
+    clerk.groups.add(Group.objects.create(name="acme:finance"))
+    assert queries.who_can_approve(approval) == [clerk]
+    assert world.decide(approval, clerk).status == "approved"
+    other = world.ask()
+    Group.objects.get(name="acme:finance").delete()  # whoever is left may still say no
+    assert refused(world, other, clerk) == "other_group"
+    assert world.decide(other, lead, "reject").status == "rejected"
+
+
+@pytest.mark.case("D-6")
+def test_two_different_people_decide_and_the_person_behind_the_bot_is_neither(still_world):
+    world = still_world
+    rule = {"code": "two", "when": "true", "outcome": "require_approval", "required": 2}
+    factories.policy(world.tenant, GIFT.name, [rule])
+    lead_1, lead_2 = (factories.person(world.tenant, LEAD, each_minor=50_000) for _ in range(2))
+    support = factories.person(world.tenant, each_minor=5_000)
+    from agentops.tenancy import principals
+
+    bot = principals.authenticate(factories.token(world.tenant, person=lead_1), "rest")
+    approval = world.ask(factories.run(bot, "A gift, please."), amount_minor=30_000)
+    assert refused(world, approval, lead_1) == "own_request"
+    assert [refused(world, approval, support) for _ in range(2)] == ["over_limit"] * 2
+    logged = AuditEntry.objects.filter(verb="approval.refused_reviewer").order_by("id")
+    assert list(logged.values_list("actor", flat=True)) == [f"user:{lead_1.pk}"] + [f"user:{support.pk}"] * 2
+    world.decide(approval, lead_2)
+    with pytest.raises(Conflict) as told:
+        world.decide(approval, lead_2)
+    assert told.value.code == "already_answered"
+    approval.refresh_from_db()
+    assert (approval.status, approval.decisions.count(), approval.required) == ("requested", 1, 2)
+    third = factories.person(world.tenant, LEAD, each_minor=50_000)
+    assert queries.who_can_approve(approval) == [lead_2, third]
+    assert world.decide(approval, third).status == "approved"
+
+
+def test_whoever_joins_in_asking_does_not_decide(still_world):
+    """Another run came to the same intent; the person behind that one has asked for it too."""
+    from django.db import transaction
+
+    from agentops.tenancy import principals
+    from operations.models import Interest
+
+    world = still_world
+    person = factories.person(world.tenant, each_minor=10**6)
+    approval = world.ask()
+    bot = principals.authenticate(factories.token(world.tenant, person=person), "rest")
+    joined = factories.run(bot, "The same gift.")
+    with transaction.atomic():
+        Interest.objects.create(
+            run_id=joined.id, step="turn-1/call-0", tenant_id=world.tenant.id, operation=approval.operation
+        )
+    assert refused(world, approval, person) == "own_request"
