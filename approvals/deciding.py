@@ -23,6 +23,7 @@ from operations.moves import Locked, lock, move, retried
 from operations.services import digest_of
 from operations.states import OperationStatus
 from runs.services import requesters_of
+from runs.wakeups import ring_operations
 
 from . import limits, queries
 from .asking import affordable
@@ -226,6 +227,8 @@ def _approved(locked: Locked, approval: Approval, actor: Actor) -> None:
         dispatch_after=due,
         next_attempt_at=due,
     )
+    if not approval.hold_seconds:
+        ring_operations()
 
 
 def already(approval: Approval, operation: Operation) -> Conflict:

@@ -6,6 +6,7 @@ from agentops.audit.entries import Actor, record
 from agentops.kernel import sealed
 from agentops.kernel.clock import Now
 from agentops.tenancy import vault
+from runs.wakeups import ring_operations
 
 from .models import Connection, Operation
 from .services import connection_place
@@ -38,6 +39,8 @@ def set_credential(connection: Connection, secret: str, actor: Actor) -> list[Op
     going_on = list(waiting.order_by("id"))
     for operation in going_on:  # one row and one commit each: no two locks at a time
         Operation.objects.filter(pk=operation.pk).update(next_attempt_at=Now())
+    if going_on:
+        ring_operations()
     return going_on
 
 

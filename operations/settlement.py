@@ -17,6 +17,7 @@ from agentops.kernel.sealed import Place
 from agentops.tenancy import vault
 from agentops.tenancy.models import User
 from runs.services import requesters_of
+from runs.wakeups import ring_operations
 
 from .connectors.base import Answer
 from .connectors.registry import CONNECTORS
@@ -284,9 +285,11 @@ def _merge(locked: Locked, says: Says, settlement_id: UUID, actor: Actor, shown:
         case _P.SEND_AGAIN:
             note(locked.operation, evidence(Verdict.NOT_SENT))
             send_again(locked, actor)
+            ring_operations()
         case _P.KEEP_LOOKING:
             note(locked.operation, evidence(Verdict.UNKNOWN))
             _look(locked, now() + timedelta(hours=says.look_hours), actor)
+            ring_operations()
 
 
 def _look(locked: Locked, until: datetime, actor: Actor) -> None:

@@ -34,6 +34,7 @@ def resume(run: AgentRun, actor: Actor, reason: str) -> AgentRun:
     )
     record(run.tenant_id, "run.resumed", "run", run.public_id, actor, detail={"reason": reason})
     wakeups.ring(run.pool)
+    wakeups.ring_operations()  # what was allowed meanwhile
     return run
 
 

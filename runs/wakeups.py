@@ -1,4 +1,4 @@
-"""Hints after a commit: ring the workers' doorbell, tell readers that a run has news. All may be lost, doubled or late.
+"""Hints after a commit: ring the workers' doorbells, tell readers that a run has news. All may be lost, doubled or late.
 
 One background thread sends them, so that no request and no checkpoint ever waits for the broker.
 """
@@ -17,7 +17,11 @@ from agentops.telemetry.logs import logger
 
 log = logger(__name__)
 
-DOORBELL = "agentops.engine.tasks.advance"  # the one upward link: a name
+# The only upward links: two names.
+DOORBELL = "agentops.engine.tasks.advance"  # a run of that pool is due
+OPERATIONS_DOORBELL = (
+    "agentops.engine.tasks.dispatch_due"  # an operation is due that no run's driver is bringing along
+)
 BELL_EXPIRES_SECONDS = 30
 BELL_GAP_SECONDS = 0.05
 SEND_TIMEOUT_SECONDS = 5
@@ -37,19 +41,19 @@ CONTROL_GROUP = "control"  # every driver listens: a run was cancelled, ended or
 
 
 class _Ringer:
-    """Coalesces hints: at most one bell per pool and one message per group is under way."""
+    """Coalesces hints: at most one bell of a kind and pool, and one message per group, is under way."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._filled = threading.Event()
-        self._pools: set[str] = set()
+        self._bells: set[tuple[str, ...]] = set()  # a task's name with its arguments
         self._groups: deque[str] = deque()
         self._queued: set[str] = set()
         self._thread: threading.Thread | None = None
 
-    def bell(self, pool: str) -> None:
+    def bell(self, *bell: str) -> None:
         with self._lock:
-            self._pools.add(pool)
+            self._bells.add(bell)
         self._wake()
 
     def news(self, group: str) -> None:
@@ -72,14 +76,14 @@ class _Ringer:
             self._filled.wait()
             self._filled.clear()
             with self._lock:
-                pools, groups = self._pools, list(self._groups)
-                self._pools = set()
+                bells, groups = self._bells, list(self._groups)
+                self._bells = set()
                 self._groups.clear()
                 self._queued.clear()
             loop.run_until_complete(_tell(groups))
-            for pool in pools:
-                _ring(pool)
-            if pools:
+            for bell in bells:
+                _ring(*bell)
+            if bells:
                 threading.Event().wait(BELL_GAP_SECONDS)
 
 
@@ -102,11 +106,11 @@ def _celery() -> Celery:
     return app
 
 
-def _ring(pool: str) -> None:
+def _ring(task: str, *args: str) -> None:
     try:
-        _celery().send_task(DOORBELL, args=(pool,), retry=False, expires=BELL_EXPIRES_SECONDS)
-    except Exception as error:  # the drivers poll once a second anyway
-        log.info("bell_lost", pool=pool, error=type(error).__name__)
+        _celery().send_task(task, args=args, retry=False, expires=BELL_EXPIRES_SECONDS)
+    except Exception as error:  # the drivers look once a second anyway
+        log.info("bell_lost", bell=task.rpartition(".")[2], args=args, error=type(error).__name__)
 
 
 _ringer = _Ringer()
@@ -114,7 +118,12 @@ _ringer = _Ringer()
 
 def ring(pool: str) -> None:
     """Ring the doorbell of `pool` once the present transaction has committed."""
-    transaction.on_commit(lambda: _ringer.bell(pool))
+    transaction.on_commit(lambda: _ringer.bell(DOORBELL, pool))
+
+
+def ring_operations() -> None:
+    """Ring for operations once the present transaction has committed: one is due now that its run's driver does not hold."""
+    transaction.on_commit(lambda: _ringer.bell(OPERATIONS_DOORBELL))
 
 
 def changed(run_id: UUID) -> None:

@@ -17,6 +17,7 @@ from operations.states import FINAL, UNSENT, OperationStatus
 from runs import services as runs
 from runs.models import AgentRun
 from runs.states import BLOCKED_FOR_PERSON
+from runs.wakeups import ring_operations
 
 from . import children
 
@@ -117,6 +118,7 @@ def _end(
             locked.operation.in_doubt
         ):  # it was to be sent again: what an earlier try did must still be found out
             move(locked, OperationStatus.UNKNOWN, reason=why, actor=actor, next_attempt_at=now())
+            ring_operations()
             continue
         move(locked, OperationStatus.CANCELLED, reason=why, actor=actor, error_code=why)
     run, *_ = [runs.finish_ending(runs.lock(tenant_id, each.id)) for each in ended]

@@ -66,6 +66,7 @@ class Driver:
         self.draining = False
         self._worn_out = worn_out  # called once, when this process should end and another begin
         self._callers: list[concurrent.futures.Future[int]] = []
+        self._lookers: list[concurrent.futures.Future[int]] = []
         self._operations: dict[UUID, asyncio.Task[None]] = {}
         self._patience = STOP_PATIENCE_SECONDS
         self._told_busy = False
@@ -95,6 +96,16 @@ class Driver:
             return claimed.result(CLAIM_SECONDS)
         return 0
 
+    def look_now(self) -> int:
+        """Look for due operations at once, and return how many that look has begun with; 0 where there is no look."""
+        looked: concurrent.futures.Future[int] = concurrent.futures.Future()
+        self._lookers.append(looked)
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._due.set)
+        with suppress(TimeoutError):
+            return looked.result(CLAIM_SECONDS)
+        return 0
+
     def drain(self) -> None:
         """Take nothing new; runs hand their leases back at the next checkpoint."""
         self.draining = True
@@ -113,6 +124,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._look = asyncio.Event()
+        self._due = asyncio.Event()
         self.threads = ToolThreads(settings.AGENTOPS_TOOL_THREADS)
         self.operation_threads = ToolThreads(settings.AGENTOPS_TOOL_THREADS)
         pool = pool_of(settings.AGENTOPS_DRIVER_CONNECTIONS)
@@ -310,12 +322,11 @@ class Driver:
                 await work()
             except Exception as error:
                 log.warning("housekeeping_failed", work=work.__name__, error=type(error).__name__)
-            if work == self._house:  # what people do to a run is noticed at once
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._look.wait(), HOUSE_SECONDS)
-                self._look.clear()
-            else:
-                await asyncio.sleep(HOUSE_SECONDS)
+            # What people do to a run is noticed at once, and what they allow is sent at once; the others wait for their time.
+            hint = {self._house: self._look, self._outside: self._due}.get(work, asyncio.Event())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(hint.wait(), HOUSE_SECONDS)
+            hint.clear()
 
     async def _house(self) -> None:
         """Stop what is no longer ours (cancelled, ended, taken over), tell paused runs to begin nothing, renew the rest."""
@@ -364,10 +375,17 @@ class Driver:
         """Ends that nobody was told of, messages that were left, and operations that are due, whoever proposed them."""
         if self.draining:
             return
-        for operation_id in await self._in_thread(_look_outside):
-            if operation_id not in self._operations:
-                task = asyncio.create_task(self._carry_on(operation_id))
-                self._operations[operation_id] = task
+        lookers, self._lookers = self._lookers, []
+        begun = 0
+        try:
+            for operation_id in await self._in_thread(_look_outside):
+                if operation_id not in self._operations:
+                    task = asyncio.create_task(self._carry_on(operation_id))
+                    self._operations[operation_id] = task
+                    begun += 1
+        finally:
+            for looker in lookers:
+                looker.set_result(begun)
 
     async def _carry_on(self, operation_id: UUID) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Celery rings: the doorbell that wakes this process's driver, and what beat asks for from time to time."""
+"""Celery rings: the doorbells that wake this process's driver, and what beat asks for from time to time."""
 
 from datetime import timedelta
 
@@ -34,6 +34,13 @@ def advance(pool: str) -> int:
     if present is None or present.pool_name != pool:
         return 0
     return present.claim_now()
+
+
+@shared_task(ignore_result=True)
+def dispatch_due() -> int:
+    """Let the driver of this process claim the operations that are due, and return how many it has begun with."""
+    present = driver.current()
+    return 0 if present is None else present.look_now()
 
 
 @shared_task(ignore_result=True)
