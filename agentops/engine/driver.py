@@ -29,8 +29,10 @@ from runs.wakeups import CONTROL_GROUP
 
 from . import aftermath, agent_loop, control, inbox, loading
 from .agent_loop import RunFailed
-from .ledger import Ending, Leased, RunLedger, Unread, pool_of, soon
-from .live import LIFE_LOST, LeaseLost, LiveRun, Waiting
+from .claims import Unread, soon
+from .ledger import Ending, RunLedger
+from .live import LIFE_LOST, Leased, LeaseLost, LiveRun, Waiting
+from .statements import pool_of
 from .stepper import AskModel, End, Park, RunTools, advance
 from .threads import ToolThreads
 

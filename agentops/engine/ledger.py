@@ -1,39 +1,23 @@
-"""The driver's side of the database: claim, checkpoint, park, renew and hand back over one asynchronous pool."""
+"""The driver's side of the database: checkpoint, park, renew and hand back over one asynchronous pool."""
 
-import random
-import select
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection as django_connection
-from psycopg import AsyncConnection
-from psycopg.rows import DictRow, dict_row
-from psycopg_pool import AsyncConnectionPool
 
 from agentops.kernel import sealed
-from agentops.kernel.ids import show
-from agentops.kernel.sealed import Key
-from agentops.sdk import agents as sdk_agents
-from agentops.telemetry.logs import logger
-from agentops.tenancy import vault
-from operations.states import FINAL
-from runs import budgets, conversations, fair, leases, releases, wakeups
+from runs import budgets, leases, releases, wakeups
 from runs.events import Event, seal
-from runs.fair import Shares
-from runs.services import message_place, result_place
+from runs.services import result_place
 
-from . import loading
-from .live import LeaseLost, LiveRun, Message
+from . import claims, loading
+from .claims import Claimed, Claimer, Unread
+from .live import Leased, LeaseLost, LiveRun
 from .loading import step_place
-
-log = logger(__name__)
-
-CLAIM_AT_ONCE = 16
-TENANTS_AT_ONCE = 32  # that one claim looks at; the others are first at the next
+from .statements import Pool, all_rows, one_row
 
 
 @dataclass(frozen=True)
@@ -66,89 +50,10 @@ class Ending:
     detail: str = ""
 
 
-class Leased(Protocol):
-    """A run under a lease of this process."""
-
-    @property
-    def id(self) -> UUID: ...
-    @property
-    def public_id(self) -> str: ...
-
-    key: Key
-    owner: str
-    epoch: int
-    inbox_read: int
-    inbox: list[Message]
-
-
-@dataclass
-class Stranger:
-    """A claimed run of an agent that this process has not got."""
-
-    id: UUID
-    key: Key
-    owner: str
-    epoch: int
-    agent: str
-    inbox_read: int
-    inbox: list[Message] = field(default_factory=list)
-
-    @property
-    def public_id(self) -> str:
-        return show("run", self.id)
-
-
-@dataclass(frozen=True)
-class Unread:
-    """A claimed run whose rows this process could not read: a life of it that has ended already."""
-
-    id: UUID
-    tenant_id: int
-    owner: str
-    epoch: int
-    crash_count: int
-
-
-@dataclass(frozen=True)
-class Claimed:
-    runs: list[LiveRun]
-    strangers: list[Stranger]
-    unread: list[Unread]
-    contended: bool  # nothing came, but somebody else was just claiming: look again soon
-
-
-async def _is_open(conn: AsyncConnection[DictRow]) -> None:
-    """A session that PostgreSQL has closed has something to read: only then is it asked, so that no checkpoint pays for it."""
-    socket = select.poll()
-    socket.register(conn.fileno(), select.POLLIN)
-    if socket.poll(0):
-        await AsyncConnectionPool.check_connection(conn)
-
-
-def pool_of(size: int) -> AsyncConnectionPool[AsyncConnection[DictRow]]:
-    """An unopened pool on Django's own database; open it in the loop that uses it."""
-    params = django_connection.get_connection_params()
-    wanted = ("dbname", "user", "password", "host", "port", "options")
-    kwargs = {name: params[name] for name in wanted if params.get(name)}
-    kwargs |= {
-        "autocommit": True,
-        "prepare_threshold": 0,
-        "row_factory": dict_row,
-        "application_name": "agentops-driver",
-    }
-    return AsyncConnectionPool(
-        kwargs=kwargs,
-        min_size=min(2, size),
-        max_size=size,
-        open=False,
-        check=_is_open,
-    )
-
-
 class RunLedger:
     """Statements of `runs.leases` for one process, under its owner token."""
 
-    def __init__(self, pool: AsyncConnectionPool[AsyncConnection[DictRow]], owner: str) -> None:
+    def __init__(self, pool: Pool, owner: str) -> None:
         self.pool = pool
         self.owner = owner
 
@@ -159,120 +64,20 @@ class RunLedger:
     async def have_needed(self, pool_name: str) -> int:
         """Make runs due that were parked for what this process has; returns how many."""
         async with self.pool.connection() as conn:
-            return len(await _all(conn, leases.HAVE_NEEDED, pool=pool_name, has=self.has()))
+            return len(await all_rows(conn, leases.HAVE_NEEDED, pool=pool_name, has=self.has()))
 
     async def claim(self, pool_name: str, want: int) -> Claimed:
-        """Take up to `want` runs: slots first, then, in the following statement, count and pick, then lease."""
-        want = min(want, CLAIM_AT_ONCE)
-        async with self.pool.connection() as conn, conn.transaction():
-            ready = await _all(conn, leases.READY_TENANTS, pool=pool_name, at_once=TENANTS_AT_ONCE)
-            if not ready:
-                return Claimed([], [], [], contended=False)
-            tenants = [row["tenant_id"] for row in ready]
-            slots = await _all(conn, leases.LOCK_SLOTS, tenants=tenants)
-            if not slots:
-                return Claimed([], [], [], contended=True)
-            mine = [row["tenant_id"] for row in slots]
-            shares = await self._share(conn, pool_name, mine, want)
-            locked = await _all(conn, leases.LOCK_RUNS, run_ids=shares.chosen) if shares.chosen else []
-            rows = [await self._take(conn, row) for row in locked]
-            if shares.blocked:
-                seconds = settings.AGENTOPS_LEASE_SECONDS
-                await conn.execute(leases.STEP_ASIDE, {"run_ids": shares.blocked, "lease_seconds": seconds})
-        claimed = await self._load(rows)
-        return replace(claimed, contended=bool(shares.blocked))  # behind them others may be ready
-
-    async def _share(
-        self, conn: AsyncConnection[DictRow], pool_name: str, tenants: list[int], want: int
-    ) -> Shares:
-        """Whose turn it is, among tenants whose slots are locked."""
-        look = 2 * CLAIM_AT_ONCE
-        rows = await _all(conn, leases.PICK, tenants=tenants, pool=pool_name, look=look, has=self.has())
-        queues = fair.queues(rows)
-        shares = fair.share(queues, want)
-        await conn.execute(
-            leases.SERVED,
-            {
-                "tenants": [queue.tenant_id for queue in queues],
-                "deficits": [queue.deficit for queue in queues],
-                "served": [queue.served for queue in queues],
-            },
-        )
-        return shares
+        """Take up to `want` runs."""
+        return await claims.claim(self.pool, Claimer(self.owner, self.has()), pool_name, want)
 
     async def leave_key(self, run: LiveRun) -> None:
         """Let the next run under the concurrency key come that `run` has held."""
         async with self.pool.connection() as conn:
             await conn.execute(leases.LEAVE_KEY, {"tenant_id": run.tenant_id, "key": run.concurrency_key})
 
-    async def _take(self, conn: AsyncConnection[DictRow], picked: DictRow) -> DictRow:
-        key = _key(picked)
-        agent = sdk_agents.agent(picked["agent"])
-        here = releases.here_instead_of(picked["manifest"], agent) if agent else ""
-        release = {"release": here, "instead_of": picked["release_digest"]} if here else {}
-        if picked["started_at"] is None:
-            event = Event("run.started", {"worker": self.owner[:8], **release})
-        else:
-            why = "lease_lost" if picked["lease_owner"] else "wait" if picked["blocked_on"] else "hand_back"
-            event = Event(
-                "run.resumed", {"why": "release" if release else why, "worker": self.owner[:8], **release}
-            )
-        types, data = seal(picked["id"], key, [event])
-        row = await _one(
-            conn,
-            leases.TAKE,
-            run_id=picked["id"],
-            owner=self.owner,
-            lease_seconds=settings.AGENTOPS_LEASE_SECONDS,
-            event_types=types,
-            event_data=data,
-        )
-        assert row is not None  # locked by PICK in this transaction
-        return {**row, "key": key}
-
-    async def _load(self, rows: list[DictRow]) -> Claimed:
-        if not rows:
-            return Claimed([], [], [], contended=False)
-        ids = [row["id"] for row in rows]
-        async with self.pool.connection() as conn:
-            steps = await _all(conn, loading.JOURNALS, ids=ids)
-            facts = await _all(conn, loading.FACTS, ids=ids, final=sorted(FINAL))
-            earlier = await _all(conn, conversations.EARLIER, run_ids=ids)
-            letters = await _letters(conn, {row["id"]: row["inbox_taken"] for row in rows})
-        by_id = {row["id"]: row for row in facts}
-        runs, strangers, unread = [], [], []
-        for row in rows:
-            wakeups.changed_now(row["id"])
-            agent = sdk_agents.agent(row["agent"])
-            if agent is None:
-                strangers.append(
-                    Stranger(
-                        row["id"],
-                        row["key"],
-                        self.owner,
-                        row["lease_epoch"],
-                        row["agent"],
-                        inbox_read=row["inbox_taken"],
-                    )
-                )
-                continue
-            own = [step for step in steps if step["run_id"] == row["id"]]
-            try:
-                live = loading.live(row, by_id[row["id"]], own, agent, self.owner)
-                live.inbox = _opened(live, letters)
-                live.earlier = loading.earlier(live, earlier)
-            except Exception:  # one run's rows must not keep the others from being carried on
-                log.exception("run_unreadable", run=str(row["id"]))
-                unread.append(
-                    Unread(row["id"], row["tenant_id"], self.owner, row["lease_epoch"], row["crash_count"])
-                )
-                continue
-            runs.append(live)
-        return Claimed(runs, strangers, unread, contended=False)
-
     async def waiting(self, pool_name: str) -> bool:
         async with self.pool.connection() as conn:
-            row = await _one(conn, leases.WAITING, pool=pool_name)
+            row = await one_row(conn, leases.WAITING, pool=pool_name)
         return bool(row and row["exists"])
 
     async def checkpoint(
@@ -308,7 +113,7 @@ class RunLedger:
             **_columns(run, steps),
         }
         async with self.pool.connection() as conn:
-            row = await _one(conn, leases.CHECKPOINT, **arguments)
+            row = await one_row(conn, leases.CHECKPOINT, **arguments)
         if row is None:
             raise LeaseLost(run.public_id)
         run.spent_microusd, run.steps_taken = row["spent_microusd"], row["steps_taken"]
@@ -338,13 +143,13 @@ class RunLedger:
         async with self.pool.connection() as conn:
             ready = None
             if ready_in_seconds is not None:
-                row = await _one(
+                row = await one_row(
                     conn,
                     "SELECT agentops_now() + make_interval(secs => %(seconds)s) AS at",
                     seconds=ready_in_seconds,
                 )
                 ready = row["at"] if row else None
-            parked = await _one(
+            parked = await one_row(
                 conn,
                 leases.PARK,
                 run_id=run.id,
@@ -363,7 +168,7 @@ class RunLedger:
                 if types:
                     wakeups.changed_now(run.id)
                 return True
-            run.inbox = _opened(run, await _letters(conn, {run.id: run.inbox_read}))
+            run.inbox = claims.opened(run, await claims.letters_of(conn, {run.id: run.inbox_read}))
         if not run.inbox:  # it was not a message that kept it
             raise LeaseLost(run.public_id)
         return False
@@ -372,7 +177,7 @@ class RunLedger:
         """Set aside what the next turn may cost; False where the run's slice does not cover that."""
         mine = {"run_id": run.id, "owner": run.owner, "epoch": run.epoch}
         async with self.pool.connection() as conn:
-            row = await _one(conn, budgets.RESERVE, worst=worst_microusd, **mine)
+            row = await one_row(conn, budgets.RESERVE, worst=worst_microusd, **mine)
         if row is None:
             raise LeaseLost(run.public_id)
         return bool(row["covered"])
@@ -390,13 +195,13 @@ class RunLedger:
     async def still_mine(self) -> dict[UUID, tuple[int, bool]]:
         """The leased runs of this process: epoch, and whether a person has paused it."""
         async with self.pool.connection() as conn:
-            rows = await _all(conn, leases.STILL_MINE, owner=self.owner)
+            rows = await all_rows(conn, leases.STILL_MINE, owner=self.owner)
         return {row["id"]: (row["lease_epoch"], row["paused_at"] is not None) for row in rows}
 
     async def cancelled_ago(self, run_ids: Sequence[UUID]) -> dict[UUID, float]:
         """For how many seconds those of the runs that were cancelled have been so."""
         async with self.pool.connection() as conn:
-            rows = await _all(conn, leases.CANCELLED_AGO, run_ids=list(run_ids))
+            rows = await all_rows(conn, leases.CANCELLED_AGO, run_ids=list(run_ids))
         return {row["id"]: row["seconds"] for row in rows}
 
     async def still_busy(self, calls: Sequence[tuple[UUID, str]]) -> None:
@@ -407,7 +212,7 @@ class RunLedger:
 
     async def is_ending(self, run: LiveRun) -> bool:
         async with self.pool.connection() as conn:
-            row = await _one(conn, "SELECT ending FROM runs_agentrun WHERE id = %(id)s", id=run.id)
+            row = await one_row(conn, "SELECT ending FROM runs_agentrun WHERE id = %(id)s", id=run.id)
         return bool(row and row["ending"])
 
     async def hand_back(
@@ -419,40 +224,6 @@ class RunLedger:
             how = {"owner": self.owner, "crashes": crashes, "pause_seconds": pause_seconds}
             async with self.pool.connection() as conn:
                 await conn.execute(leases.HAND_BACK, {**mine, **how})
-
-
-async def _letters(conn: AsyncConnection[DictRow], read: dict[UUID, int]) -> list[DictRow]:
-    """The messages of runs after those that each has read."""
-    return await _all(conn, leases.READ_INBOX, run_ids=list(read), after=list(read.values()))
-
-
-def _opened(run: Leased, letters: list[DictRow]) -> list[Message]:
-    return [
-        Message(
-            row["n"],
-            row["kind"],
-            sealed.unseal_json(run.key, message_place(run.id, row["n"]), row["sealed_body"]),
-        )
-        for row in letters
-        if row["run_id"] == run.id
-    ]
-
-
-async def _all(conn: AsyncConnection[DictRow], statement: str, **arguments: Any) -> list[DictRow]:
-    cursor = await conn.execute(cast(Any, statement), arguments)
-    return await cursor.fetchall()
-
-
-async def _one(conn: AsyncConnection[DictRow], statement: str, **arguments: Any) -> DictRow | None:
-    cursor = await conn.execute(cast(Any, statement), arguments)
-    return await cursor.fetchone()
-
-
-def _key(picked: DictRow) -> Key:
-    """The data key of a picked run, from the columns that came with it: no query on the event loop."""
-    return vault.opened_with(
-        picked["data_key_id"], picked["wrapped"], picked["wrapped_by"], picked["parent_wrapped"]
-    )
 
 
 def _columns(run: LiveRun, steps: Sequence[NewStep]) -> dict[str, list[Any]]:
@@ -481,8 +252,3 @@ def _columns(run: LiveRun, steps: Sequence[NewStep]) -> dict[str, list[Any]]:
         "step_outputs": [step.output_tokens for step in steps],
         "step_costs": [step.cost_microusd for step in steps],
     }
-
-
-def soon() -> float:
-    """A short random pause after contention."""
-    return random.uniform(0.002, 0.02)

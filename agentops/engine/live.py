@@ -4,7 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import django.db
@@ -49,6 +49,21 @@ class Message:
     n: int
     kind: str
     body: dict[str, Any]
+
+
+class Leased(Protocol):
+    """A run under a lease of this process."""
+
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def public_id(self) -> str: ...
+
+    key: Key
+    owner: str
+    epoch: int
+    inbox_read: int
+    inbox: list[Message]
 
 
 @dataclass

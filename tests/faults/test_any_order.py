@@ -18,8 +18,9 @@ from hypothesis.stateful import (
 
 from agentops.audit.entries import SYSTEM
 from agentops.engine import control, pause
-from agentops.engine.ledger import Ending, NewStep, RunLedger, pool_of
+from agentops.engine.ledger import Ending, NewStep, RunLedger
 from agentops.engine.live import LeaseLost, LiveRun
+from agentops.engine.statements import pool_of
 from agentops.kernel.problems import Problem
 from runs.events import Event
 from runs.models import AgentRun, InboxMessage, RunEvent, Step

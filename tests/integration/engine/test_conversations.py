@@ -6,7 +6,9 @@ import pytest
 
 from agentops.audit.entries import SYSTEM
 from agentops.engine.control import cancel_run, fail_run
+from agentops.engine.outlook import outlook
 from agentops.engine.pause import pause_run, resume_run
+from agentops.engine.rerun import rerun
 from agentops.sdk import Agent, Reply
 from agentops.sdk.agents import separate_registry
 from runs import conversations
@@ -57,6 +59,11 @@ def test_a_follow_up_begins_after_the_one_before_it_and_knows_what_was_said(stag
     assert answer(second) == told
     assert answer(third) == f"{told} / assistant: {told} / user: Thanks."
     assert "129.00 EUR" in told
+    again = second
+    for _ in range(2):  # a rerun knows what its source knew: neither the source nor what followed it
+        shown = outlook(again).digest
+        again = stage.carry_on(rerun(stage.tenant.id, again.id, digest=shown, actor=SYSTEM, reason="x").run)
+        assert answer(again) == told
 
 
 def test_a_waiting_one_can_be_cancelled_and_nothing_is_stranded_if_the_first_fails(stage, client, parrot):

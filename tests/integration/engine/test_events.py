@@ -6,7 +6,8 @@ import pytest
 from django.db import connection, transaction
 
 from agentops.audit.models import AuditEntry
-from agentops.engine.ledger import RunLedger, pool_of
+from agentops.engine.ledger import RunLedger
+from agentops.engine.statements import pool_of
 from approvals.models import Decision
 from operations.models import Operation
 from runs import events, services

@@ -12,11 +12,12 @@ from django.db import connection, transaction
 from pydantic import BaseModel
 
 from agentops import llm
+from agentops.engine import claims, tasks
 from agentops.engine import driver as engine
-from agentops.engine import tasks
 from agentops.engine.control import end_overdue
-from agentops.engine.ledger import RunLedger, pool_of
+from agentops.engine.ledger import RunLedger
 from agentops.engine.live import LeaseLost, LiveRun
+from agentops.engine.statements import pool_of
 from agentops.kernel.ids import uuid7
 from agentops.kernel.problems import NotFound
 from agentops.sdk import Agent, Call, Receipt, Reply, tool
@@ -60,9 +61,7 @@ def test_three_recoverers_with_one_old_list_take_each_dead_run_once(stage, monke
     runs = [factories.run(of, QUESTION) for _ in range(50)]
     gate, listed, all_ledgers = asyncio.Barrier(3), set(), 3
     everything = leases.READY_TENANTS
-    from agentops.engine import ledger as ledgers
-
-    fetch = ledgers._all
+    fetch = claims.all_rows
 
     async def slow(conn, statement, **arguments):
         rows = await fetch(conn, statement, **arguments)
@@ -77,7 +76,7 @@ def test_three_recoverers_with_one_old_list_take_each_dead_run_once(stage, monke
             while (await dead.claim("default", 16)).runs:
                 pass
             in_thread(lambda: stage.move_clock(31))
-            monkeypatch.setattr(ledgers, "_all", slow)
+            monkeypatch.setattr(claims, "all_rows", slow)
 
             async def recoverer(name: str) -> list:
                 ledger, taken = RunLedger(pool, name), []

@@ -7,7 +7,9 @@ import threading
 from django.db import connection
 
 from agentops.engine.driver import CRASH_LIMIT
-from agentops.engine.ledger import RunLedger, pool_of, step_place
+from agentops.engine.ledger import RunLedger
+from agentops.engine.loading import step_place
+from agentops.engine.statements import pool_of
 from agentops.kernel import sealed
 from agentops.sdk import Retryable
 from agentops.tenancy import vault

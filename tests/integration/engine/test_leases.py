@@ -8,8 +8,9 @@ from django.db import connection
 
 from agentops.engine import agent_loop, inbox
 from agentops.engine.driver import CRASH_LIMIT
-from agentops.engine.ledger import NewStep, RunLedger, pool_of
+from agentops.engine.ledger import NewStep, RunLedger
 from agentops.engine.live import LeaseLost
+from agentops.engine.statements import pool_of
 from agentops.kernel.sealed import unseal_json
 from agentops.tenancy import vault
 from runs.events import Event
@@ -128,7 +129,7 @@ def test_a_completed_step_keeps_its_first_result(run):
 
     ledgers(work, "one")
     step = Step.objects.get(run_id=run.pk)
-    from agentops.engine.ledger import step_place
+    from agentops.engine.loading import step_place
 
     key = vault.opened(run.data_key_id)
     assert unseal_json(key, step_place(run.id, "turn-1"), step.sealed_result) == {"text": "first"}

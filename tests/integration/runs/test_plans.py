@@ -7,9 +7,10 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from agentops.engine import claims, tasks
 from agentops.engine import ledger as ledgers
-from agentops.engine import tasks
-from agentops.engine.ledger import RunLedger, pool_of
+from agentops.engine.ledger import RunLedger
+from agentops.engine.statements import pool_of
 from runs.models import AgentRun
 from tests import factories
 
@@ -79,8 +80,9 @@ def of_a_worker(monkeypatch, owner: str) -> dict[str, int]:
             await ledger.hand_back(taken)
 
     with monkeypatch.context() as watched:
-        for name in ("_all", "_one"):
-            watched.setattr(ledgers, name, explained(getattr(ledgers, name)))
+        for module in (claims, ledgers):
+            for name in ("all_rows", "one_row"):
+                watched.setattr(module, name, explained(getattr(module, name)))
         asyncio.run(work())
     return figures
 
