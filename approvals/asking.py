@@ -1,5 +1,6 @@
 """Ask: policy's verdict acts on a fresh proposal, and where it must, people are asked."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -35,10 +36,17 @@ NEEDS_A_PERSON = (
 )  # rejected so, an intent is proposed again only after a person has reopened it
 
 
-def submit(locked: Locked, verdict: Verdict, facts: Facts, actor: Actor) -> Approval | None:
-    """Let policy's verdict act on a freshly proposed operation: allowed, denied, or a question to people."""
+def submit(
+    locked: Locked, verdict: Verdict, facts: Facts, actor: Actor, *, instead: Approval | None = None
+) -> Approval | None:
+    """Let policy's verdict act on a freshly proposed operation: allowed, denied, or a question to people.
+
+    `instead`: the question about something else that this takes the place of; then people decide what rules would allow.
+    """
     operation = locked.operation
     verdict = counted_under_lock(operation, verdict)
+    if instead is not None:
+        verdict = people_decide(verdict, "proposal_differs")
     decision = remember(operation, verdict)
     if verdict.outcome == Outcome.DENY:
         sentence = (verdict.sentences or {}).get("en", "")
@@ -78,7 +86,15 @@ def submit(locked: Locked, verdict: Verdict, facts: Facts, actor: Actor) -> Appr
             next_attempt_at=now(),
         )
         return None
-    return ask(locked, verdict, facts, decision_id=decision.id)
+    why = "proposal_differs" if instead is not None else ""
+    return ask(locked, verdict, facts, decision_id=decision.id, before=instead, why=why)
+
+
+def people_decide(verdict: Verdict, code: str) -> Verdict:
+    """The same question where rules alone would let it pass: something happened that a person looks at."""
+    if verdict.outcome != Outcome.ALLOW:
+        return verdict
+    return replace(verdict, outcome=Outcome.REQUIRE_APPROVAL, codes=(*verdict.codes, code))
 
 
 def _why_broken(fact: Fact, currency: str) -> str:

@@ -1,7 +1,6 @@
 """FRESH-AUTHORITY: a stored yes is evidence, not permission; before anything is sent everything is looked at again."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -23,7 +22,7 @@ from operations.states import OperationStatus
 from runs.services import requesters_of, wake
 
 from . import limits, queries, rights
-from .asking import ask
+from .asking import ask, people_decide
 from .ending import finish, withdraw
 from .grounds import Change, moved_since
 from .models import Approval, Decision
@@ -45,15 +44,15 @@ def _recheck(operation: Operation, facts: Facts, anew: Rewritten | None = None) 
     if approval is not None and (misuse := _misused(operation, approval)):
         return _refused(operation, approval, misuse)
     verdict = evaluate_for_dispatch(operation, facts)
-    void = partial(_void, approval_id=approval.id if approval else None)
+    end = partial(void, approval_id=approval.id if approval else None)
     if verdict.outcome == Outcome.DENY:
         sentence = (verdict.sentences or {}).get("en", "")
-        return Standing(OperationStatus.REJECTED, verdict.rule, sentence, partial(void, code=verdict.rule))
+        return Standing(OperationStatus.REJECTED, verdict.rule, sentence, partial(end, code=verdict.rule))
     then = queries.grounds(approval)["rights"] if approval else None
     if rights.lost_by_requester(operation.run, then):
         said = "Who asked for this may no longer ask for it."
         code = "requester_lost_right"
-        return Standing(OperationStatus.REJECTED, code, said, partial(void, code=code))
+        return Standing(OperationStatus.REJECTED, code, said, partial(end, code=code))
     lapsed = _lapsed(operation, approval, verdict, facts, anew)
     if not lapsed:
         moved = moved_since(approval, operation, facts, verdict) if approval else []
@@ -62,7 +61,7 @@ def _recheck(operation: Operation, facts: Facts, anew: Rewritten | None = None) 
     if round > MAX_ROUNDS:
         said = f"What it rests on changed {MAX_ROUNDS + 1} times before it could be sent. A person must reopen it."
         code = "asked_too_often"
-        return Standing(OperationStatus.REJECTED, code, said, partial(void, code=lapsed))
+        return Standing(OperationStatus.REJECTED, code, said, partial(end, code=lapsed))
     then_ask = partial(
         _ask_again, verdict=verdict, facts=facts, code=lapsed, round=round, before=approval, anew=anew
     )
@@ -146,12 +145,12 @@ def _beyond(person: User, approval: Approval, decision: Decision) -> str:
     return "approver_limit_lowered" if limits.exceeded(approval, kept, at=decision.decided_at) else ""
 
 
-def _void(locked: Locked, *, approval_id: UUID | None, code: str, to: ApprovalStatus = _S.REVOKED) -> None:
+def void(locked: Locked, *, approval_id: UUID | None, code: str, to: ApprovalStatus = _S.REVOKED) -> None:
     """What allowed a locked operation allows nothing any more: `to` says whether a newer question follows."""
     if approval_id is None:
         return
-    approval = Approval.objects.select_for_update(no_key=True).get(pk=approval_id)
-    if approval.status == _S.APPROVED:
+    approval = Approval.objects.select_for_update(no_key=True).filter(pk=approval_id).first()
+    if approval is not None and approval.status == _S.APPROVED:
         finish(locked, approval, to, SYSTEM, reason=code)
         verb, public_id = f"approval.{to.value}", approval.public_id
         record(approval.tenant_id, verb, "approval", public_id, SYSTEM, detail={"code": code})
@@ -168,7 +167,7 @@ def _ask_again(
     anew: Rewritten | None,
 ) -> None:
     """The authority lapsed before anything was sent: the old approval is superseded, people are asked anew."""
-    _void(locked, approval_id=before.id if before else None, code=code, to=_S.SUPERSEDED)
+    void(locked, approval_id=before.id if before else None, code=code, to=_S.SUPERSEDED)
     if anew is not None:
         rewrite(locked, anew, SYSTEM, reason="action_changed")
     decision = remember(locked.operation, verdict)
@@ -198,13 +197,6 @@ def _ask_again(
 
 def _last_of(operation: Operation) -> Approval | None:
     return operation.approvals.order_by("-id").first()
-
-
-def people_decide(verdict: Verdict, code: str) -> Verdict:
-    """The same question where rules alone would let it pass: something happened that a person looks at."""
-    if verdict.outcome != Outcome.ALLOW:
-        return verdict
-    return replace(verdict, outcome=Outcome.REQUIRE_APPROVAL, codes=(*verdict.codes, code))
 
 
 def _spend(operation: Operation, moved: Sequence[Change]) -> bool:

@@ -77,11 +77,11 @@ def expire(approval_id: UUID, operation_id: UUID) -> int:
     return 1
 
 
-def withdraw(locked: Locked, actor: Actor) -> None:
+def withdraw(locked: Locked, actor: Actor, code: str = "") -> None:
     """Nobody asks about this locked operation any more: its run ends, or it has happened without an answer."""
     for approval in Approval.objects.select_for_update(no_key=True).filter(
         operation=locked.operation, status=_S.REQUESTED
     ):
-        why = f"run_{locked.run.ending}" if locked.run.ending else "settled"
+        why = code or (f"run_{locked.run.ending}" if locked.run.ending else "settled")
         close(locked, approval, _S.WITHDRAWN, actor, reason=why)
         record(approval.tenant_id, "approval.withdrawn", "approval", approval.public_id, actor)

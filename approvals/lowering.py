@@ -18,8 +18,7 @@ from operations.services import params, remember_facts
 from operations.states import OperationStatus
 from runs.services import requesters_of
 
-from .asking import ask
-from .authority import people_decide
+from .asking import ask, people_decide
 from .deciding import MAX_REASON_CHARS, is_as_recorded, note_altered, open_question
 from .ending import expire, finish
 from .models import Approval

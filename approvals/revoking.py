@@ -18,8 +18,7 @@ from operations.states import OperationStatus
 from runs.services import wake
 from runs.wakeups import approvals_changed
 
-from .asking import ask
-from .authority import people_decide
+from .asking import ask, people_decide
 from .deciding import open_question
 from .ending import expire, finish
 from .grounds import facts_as_asked

@@ -221,6 +221,7 @@ _ENDINGS: Mapping[str, Mapping[str, str]] = {
         ApprovalStatus.WITHDRAWN: "The question was withdrawn{time}: its run was ended before anybody decided.",
         ApprovalStatus.SUPERSEDED: "The proposal or what it rests on changed{time}; a newer one asks instead.",
         "lowered": "It was lowered{by}{time}; a newer one asks for less.",
+        "needless": "The question was withdrawn{time}.",
         "void": "The approval no longer stood{time}, and nothing was sent.",
         "by": " by {name}",
         "at": " on {at:%-d %b} at {at:%H:%M:%S} UTC",
@@ -234,6 +235,7 @@ _ENDINGS: Mapping[str, Mapping[str, str]] = {
         ApprovalStatus.WITHDRAWN: "申请已撤销{time}:任务在有人决定之前已结束。",
         ApprovalStatus.SUPERSEDED: "申请或其依据已变更{time},已有新的申请代替。",
         "lowered": "金额已调低{by}{time},已有新的申请代替。",
+        "needless": "申请已撤销{time}。",
         "void": "批准已失效{time},尚未发送任何内容。",
         "by": "({name})",
         "at": "({at:%Y-%m-%d %H:%M:%S} UTC)",
@@ -254,6 +256,8 @@ _LAPSES: Mapping[str, Mapping[str, str]] = {
         "approval_revoked": "It was taken back before anything was sent.",
         "asked_too_often": "What it rests on changed again and again; a person must reopen it.",
         "lowered": "A reviewer lowered it.",
+        "settled": "It has happened without an answer.",
+        "proposal_differs": "The agent asks for something else now than people were asked.",
         "revoked": "A yes was taken back before anything was sent.",
     },
     "zh": {
@@ -269,6 +273,8 @@ _LAPSES: Mapping[str, Mapping[str, str]] = {
         "approval_revoked": "发送之前已被撤回。",
         "asked_too_often": "其依据一再变更,须由人重新开启。",
         "lowered": "审批人调低了金额。",
+        "settled": "未经答复即已发生。",
+        "proposal_differs": "智能体现在的申请与之前的不同。",
         "revoked": "发送之前,批准已被撤回。",
     },
 }
@@ -380,10 +386,12 @@ def ending_sentence(approval: "Approval", language: str = "en", *, by: str = "",
         key = "lowered"
     elif key == ApprovalStatus.REVOKED and approval.closed_by == "system":
         key = "void"
+    elif key == ApprovalStatus.WITHDRAWN and approval.closed_reason in ("settled", "proposal_differs"):
+        key = "needless"
     sentence = words.get(key, key).format(
         by=words["by"].format(name=by) if by else "", time=words["at"].format(at=at) if at else ""
     )
-    if key in ("void", ApprovalStatus.SUPERSEDED) and approval.closed_reason:
+    if key in ("void", "needless", ApprovalStatus.SUPERSEDED) and approval.closed_reason:
         sentence = f"{sentence} {lapse_sentence(approval.closed_reason, language)}"
     return f"{sentence} “{reason}”" if reason else sentence
 

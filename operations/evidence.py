@@ -65,7 +65,7 @@ def may_be_sent_by_a_person(operation: Operation) -> bool:
     A look-up after `quiet_at` found nothing, and our proved key still catches what an earlier try may have done, or is spent.
     """
     said, proved = last_answer(operation).verdict, reliance(operation.connection)
-    if operation.accepted_at is not None or is_contradicted(operation):
+    if operation.accepted_at is not None or _speaks_of_another(operation):
         return False
     looks = Finding.objects.filter(operation_id=operation.id, source=Source.LOOK_UP)
     last = looks.order_by("-number").first()
@@ -128,6 +128,12 @@ def is_contradicted(operation: Operation) -> bool:
     """Whether anything ever spoke of another amount, target or body: machines send it never again."""
     said = Finding.objects.filter(operation_id=operation.id, verdict=Verdict.CONTRADICTION)
     return said.exists()
+
+
+def _speaks_of_another(operation: Operation) -> bool:
+    """The same without answers that were a success and named no effect at all: our key still catches what they left out."""
+    said = Finding.objects.filter(operation_id=operation.id, verdict=Verdict.CONTRADICTION)
+    return said.exclude(code="no_receipt", provider_ref="").exists()
 
 
 def look_ups_in_vain(operation: Operation) -> int:

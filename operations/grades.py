@@ -61,4 +61,5 @@ def _graded(connection: Connection) -> Connection | None:
 
 
 def _is_current(connection: Connection) -> bool:
-    return bool(connection.grade) and connection.graded_version == CONNECTORS[connection.connector].version
+    connector = CONNECTORS.get(connection.connector)  # a release may have none of that name any more
+    return bool(connection.grade) and connector is not None and connection.graded_version == connector.version

@@ -182,8 +182,8 @@ def dies_where_it_is_told(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> No
     def at(point: str) -> bool:
         return ledger.crash_at == point
 
-    def submitted(*args: Any) -> Any:
-        submit(*args)
+    def submitted(*args: Any, **more: Any) -> Any:
+        submit(*args, **more)
         if at("F0"):
             raise Crash
 

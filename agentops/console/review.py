@@ -201,6 +201,8 @@ def _page(
         **_neighbours(access, approval),
     }
     status = problem.status if problem else 200
+    if problem and problem.code == "already_decided":
+        status = 200  # an old tab is no error: it is told calmly how it ended
     return TemplateResponse(request, "console/review.html", context, status=status)
 
 

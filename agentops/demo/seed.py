@@ -33,12 +33,14 @@ PEOPLE: Mapping[str, tuple[str, Membership.Role, int | None]] = {
     "reviewer": ("acme", Membership.Role.REVIEWER, 20_000),
     "lead": ("acme", Membership.Role.LEAD, 200_000),
     "engineer": ("acme", Membership.Role.ENGINEER, None),
+    "policy-owner": ("acme", Membership.Role.POLICY_OWNER, None),
     "globex-reviewer": ("globex", Membership.Role.REVIEWER, 20_000),
 }
 NAMES = {
     "reviewer": ("Rosa", "Reiter"),
     "lead": ("Lena", "Adler"),
     "engineer": ("Emil", "Novak"),
+    "policy-owner": ("Paula", "Ortiz"),
     "globex-reviewer": ("Gita", "Sharma"),
     "admin": ("Ada", "Min"),
 }
@@ -236,7 +238,7 @@ def _grade_connections() -> None:
 def _people(tenants: Mapping[str, Tenant], passwords: Mapping[str, str]) -> list[dict[str, str]]:
     accounts = [_account("admin", "administrator of the installation", passwords, is_superuser=True)]
     for name, (slug, role, limit) in PEOPLE.items():
-        accounts.append(_account(name, f"{role.value} of {slug}", passwords))
+        accounts.append(_account(name, f"{role.value.replace('_', ' ')} of {slug}", passwords))
         user = User.objects.get(username=name)
         join(tenants[slug], user, role)
         if role == Membership.Role.ENGINEER:

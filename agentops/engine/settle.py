@@ -5,10 +5,11 @@ from typing import Any, assert_never
 
 from agentops.audit.entries import Actor
 from agentops.kernel.clock import now
-from agentops.sdk.errors import OperationRefused, Retryable, Terminal
+from agentops.sdk.errors import JournalMismatch, OperationRefused, Retryable, Terminal
 from agentops.sdk.values import Receipt
 from agentops.telemetry.logs import bind_contextvars
 from approvals import policy
+from approvals.models import Approval
 from approvals.services import AUTHORITY, may_ask_again, submit
 from operations import queries
 from operations.connectors.base import CheckFailed
@@ -22,6 +23,7 @@ from operations.states import FINAL, OperationStatus
 from runs.models import AgentRun
 from runs.services import lock
 
+from . import differing
 from .live import LeaseLost, LiveRun, Waiting
 
 _S = OperationStatus
@@ -51,18 +53,34 @@ def settle(
     if operation is None:
         operation = _begin(live, run, step, intended, fence)
     else:
-        same_intent(operation, intended)
+        try:
+            same_intent(operation, intended)
+        except JournalMismatch:
+            instead = differing.give_up(
+                live, operation, step
+            )  # raises the same where it is too late for that
+            operation = _begin(live, run, step, intended, fence, instead)
     bind_contextvars(operation_id=operation.public_id)
     return bring(operation, live.owner)
 
 
-def _begin(live: LiveRun, run: AgentRun, step: str, intended: Intended, fence: Fence) -> Operation:
-    """Read the facts, ask policy, and record the intent; where policy allows it, its first attempt in the same commit."""
+def _begin(
+    live: LiveRun,
+    run: AgentRun,
+    step: str,
+    intended: Intended,
+    fence: Fence,
+    instead: Approval | None = None,
+) -> Operation:
+    """Read the facts, ask policy, and record the intent; where policy allows it, its first attempt in the same commit.
+
+    `instead`: the question about something else that stood at this step; whatever rules say, people decide then.
+    """
     actor = Actor(f"agent:{run.agent}", "worker", on_behalf_of=run.actor)
     for _ in range(TRIES):
         try:
             read, verdict = policy.consider(run, read_facts(intended))
-            operation, departure = _record(live, step, read, verdict, actor, fence)
+            operation, departure = _record(live, step, read, verdict, actor, fence, instead)
         except CheckFailed as failed:
             if failed.retryable:
                 raise Retryable(failed.detail, code=failed.code) from failed
@@ -75,7 +93,13 @@ def _begin(live: LiveRun, run: AgentRun, step: str, intended: Intended, fence: F
 
 @retried
 def _record(
-    live: LiveRun, step: str, intended: Intended, verdict: policy.Verdict, actor: Actor, fence: Fence
+    live: LiveRun,
+    step: str,
+    intended: Intended,
+    verdict: policy.Verdict,
+    actor: Actor,
+    fence: Fence,
+    instead: Approval | None,
 ) -> tuple[Operation, Departure | None]:
     run = lock(live.tenant_id, live.id)
     if run.lease_owner != live.owner or run.lease_epoch != live.epoch or run.ending:
@@ -89,7 +113,7 @@ def _record(
     operation = proposed.operation
     if not proposed.is_new:
         return operation, None
-    submit(proposed.locked, verdict, intended.facts, actor)
+    submit(proposed.locked, verdict, intended.facts, actor, instead=instead)
     if operation.status != _S.APPROVED or operation.dispatch_after is not None:
         return operation, None
     call = call_of(operation)

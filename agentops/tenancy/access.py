@@ -38,7 +38,7 @@ def create_tenant(slug: str, name: str) -> Tenant:
 def join(tenant: Tenant, user: User, role: Membership.Role) -> Membership:
     """Give a person a role in a tenant, and with it that role's grants."""
     membership, _ = Membership.objects.update_or_create(tenant=tenant, user=user, defaults={"role": role})
-    for group in user.groups.filter(name__startswith=f"{tenant.slug}:"):
-        user.groups.remove(group)
+    roles = [f"{tenant.slug}:{each.value}" for each in Membership.Role]  # groups of the tenant's own stay
+    user.groups.remove(*user.groups.filter(name__in=roles))
     user.groups.add(Group.objects.get(name=f"{tenant.slug}:{role.value}"))
     return membership

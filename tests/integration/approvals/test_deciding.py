@@ -6,12 +6,12 @@ from agentops.audit.models import AuditEntry
 from agentops.kernel.problems import Conflict, Invalid, NotFound, NotYours
 from agentops.tenancy.models import Membership
 from approvals import queries
-from approvals.models import Approval, Decision
+from approvals.models import Decision
 from operations.states import OperationStatus
 from runs.models import AgentRun
 from runs.states import RunStatus
 from tests import factories
-from tests.stage import LARGE, answer, operation, story, together
+from tests.stage import LARGE, answer, operation
 
 
 @pytest.fixture
@@ -134,23 +134,6 @@ def test_the_second_answer_is_told_who_decided_what_and_when(stage, asked):
         assert refused.value.extra["verdict"] == "approve"
         assert refused.value.extra["decided_at"]
     assert Decision.objects.count() == 1
-
-
-def test_of_twenty_answers_at_once_one_wins_and_the_others_are_told_which(stage, order, asked):
-    people = [stage.reviewer() for _ in range(20)]
-    verdicts = ["approve"] * 15 + ["reject"] * 5
-    outcomes = together(*(lambda p=p, v=v: stage.decide(asked, p, v) for p, v in zip(people, verdicts)))
-    won = [each for each in outcomes if isinstance(each, Approval)]
-    lost = [each for each in outcomes if not isinstance(each, Approval)]
-    (decision,) = Decision.objects.all()
-    assert len(won) == 1
-    assert len(lost) == 19
-    assert all(isinstance(each, Conflict) and each.code == "already_decided" for each in lost), lost
-    assert {each.extra["decided_by"] for each in lost} == {decision.reviewer.get_full_name()}
-    assert {each.extra["verdict"] for each in lost} == {decision.verdict}
-    run = stage.carry_on(AgentRun.objects.get(operations__approvals=asked))
-    assert len(stage.refunds(order)) == (1 if decision.verdict == "approve" else 0)
-    assert [data["status"] for type, data in story(run) if type == "approval.decided"] == [won[0].status]
 
 
 def test_a_question_of_a_run_that_is_being_ended_is_not_answered_any_more(stage, asked):

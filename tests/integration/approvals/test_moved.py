@@ -229,9 +229,9 @@ def test_whatever_moves_between_a_request_and_its_sending_is_recorded_asked_agai
             try:
                 played(case, move, expected, phase)
                 assert world.sent(case.operation) == [] or expected.status == S.SUCCEEDED
-                raised = list(AuditEntry.objects.filter(security=True).values_list("verb", flat=True))[
-                    alarms:
-                ]
+                raised = list(
+                    AuditEntry.objects.filter(security=True).order_by("id").values_list("verb", flat=True)
+                )[alarms:]
                 assert set(raised) == alarms_of(expected, phase)
             except AssertionError as fault:
                 wrong[f"{name}, {phase}"] = str(fault).splitlines()[0]
