@@ -18,7 +18,9 @@ from .variables import Kind, known_for
 
 MAX_RULES = 50
 Code = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+)*$", max_length=60)]
-Sentence = Annotated[str, StringConstraints(min_length=1, max_length=500)]
+_PRINTED = r"^[^\x00-\x1f\x7f]*$"
+Sentence = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=_PRINTED)]
+Value = Annotated[str, StringConstraints(max_length=120, pattern=_PRINTED)]
 Language = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[A-Z]{2})?$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -39,7 +41,9 @@ class Rule(BaseModel):
     risk: Annotated[Risk, Field(strict=False)] = Field(
         Risk.ELEVATED, description="`routine`, `elevated` or `high`: what may be decided in bulk with what"
     )
-    group: str = Field("", max_length=40, description="who must approve; empty: anybody who may")
+    group: str = Field(
+        "", max_length=40, pattern=_PRINTED, description="who must approve; empty: anybody who may"
+    )
     required: int = Field(1, ge=1, le=9, description="how many people must approve")
     hold_seconds: int | None = Field(
         None,
@@ -57,7 +61,7 @@ class Rule(BaseModel):
         default_factory=dict,
         description='the most that adjustable fields may hold: `{"amount_minor": 5000}`; more is lowered',
     )
-    params: dict[Name, int | str] = Field(
+    params: dict[Name, int | Value] = Field(
         default_factory=dict,
         description="values for the sentences; a name that ends with `_minor` is shown as money",
     )

@@ -11,9 +11,10 @@ from approvals.rules import history
 from operations.models import Operation
 from operations.moves import retried
 from operations.services import digest_of, intend, propose
+from runs.models import AgentRun
 from runs.services import lock
 from tests import factories, proposals
-from tests.stage import operation, together
+from tests.stage import LARGE, answer, operation, together
 
 AGENT = Actor("agent:support-agent", "worker")
 EUR = 'operation.currency == "EUR" && '
@@ -114,6 +115,47 @@ def decide(row: Operation, verdict: str) -> None:
     )  # fmt: skip
 
 
+def test_a_proposal_that_another_overtakes_is_looked_at_anew_and_lowered(stage, monkeypatch):
+    """Between its rules and its lock the customer's first refund of the day is recorded: the second gets less."""
+    second = "history.customer.last_24h.count >= 1"
+    rules = [rule("allow", second, code="it.second", clamp={"amount_minor": 1_000}), rule("allow")]
+    factories.policy(stage.tenant, "refund.create", rules)
+    consider, order, first = policy.consider, stage.order(2_000), factories.run(stage.tenant)
+    AgentRun.objects.filter(pk=first.pk).update(ready_at=None)  # no driver takes it
+    looks = []
+
+    def overtaken(run, intended):
+        found = consider(run, intended)
+        looks.append(found[0].amount_minor or 0)
+        if len(looks) == 1:
+            proposed(first, "first", order="A-0")
+        return found
+
+    monkeypatch.setattr(policy, "consider", overtaken)
+    run = stage.carry_on(stage.ask_refund(order))
+    assert looks == [2_000, 1_000, 0]  # the last is the mail
+    assert operation(run).amount_minor == 1_000
+    assert [each["amount"] for each in stage.refunds(order)] == [1_000]
+    assert "10.00 EUR" in answer(run)
+
+
+def test_what_waits_keeps_its_place_however_many_come_after_it(stage):
+    """A later look counts only what was counted at the first: nobody is asked again for what came later."""
+    rules = [rule("deny", "history.tenant.today.count >= 1", code="it.second"), rule("require_approval")]
+    factories.policy(stage.tenant, "refund.create", rules)
+    order, later = stage.order(LARGE), stage.order(LARGE)
+    run = stage.ask_refund(order)
+    approval = stage.until_asked(run)
+    other = stage.carry_on(stage.ask_refund(later))
+    assert operation(other).error_code == "it.second"
+    stage.decide(approval, stage.reviewer())
+    stage.carry_on(run)
+    assert len(stage.refunds(order)) == 1
+    assert stage.refunds(later) == []
+    looks = PolicyDecision.objects.filter(operation=operation(run)).values_list("outcome", flat=True)
+    assert list(looks) == ["require_approval", "require_approval"]
+
+
 @pytest.mark.case("C-1")
 def test_what_a_rule_lowers_is_shown_allowed_and_sent_lowered(stage):
     """Policy clamps 100 to 50; 100 is proposed."""
@@ -148,6 +190,7 @@ def test_what_a_rule_lowers_is_shown_allowed_and_sent_lowered(stage):
     stage.carry_on(run)
     assert [each["amount"] for each in stage.refunds(order)] == [5_000]
 
+    factories.policy(stage.tenant, "refund.create", factories.ALWAYS)
     again = stage.carry_on(stage.start(f"Refund 100 EUR of order {order['id']}, it is damaged."))
     assert operation(again) == row  # the same intent is the same operation, whatever rules made of it
     assert len(stage.refunds(order)) == 1

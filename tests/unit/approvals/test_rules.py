@@ -4,7 +4,11 @@ import re
 import time
 from pathlib import Path
 
+import cel
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from agentops.demo.seed import RULES
 from approvals.rules import conditions, grammar, handbook
@@ -158,6 +162,77 @@ def test_a_hostile_condition_never_reaches_cel_and_its_rule_denies(text, monkeyp
         first_match(rules, VALUES)
 
 
+def of_values(kind: str, depth: int):
+    """Conditions of the grammar at random, with brackets only where somebody has put them."""
+    number = st.one_of(
+        st.sampled_from(
+            [
+                "operation.amount_minor",
+                "target.refundable_minor",
+                "history.customer.last_24h.count",
+                "0",
+                "7",
+                "4900",
+            ]
+        )
+    )
+    text = st.sampled_from(["actor.kind", "target.order_status", "'customer'", '"a"'])
+    if depth == 0:
+        return {"number": number, "text": text, "flag": st.sampled_from(["true", "false", "run.is_child"])}[
+            kind
+        ]
+    less = {name: of_values(name, depth - 1) for name in ("number", "flag")}
+
+    def joined(pattern, *parts):
+        return st.tuples(*parts).map(lambda found: pattern.format(*found))
+
+    if kind == "number":
+        signs = st.sampled_from("+-*/%")
+        return st.one_of(
+            number,
+            joined("{} {} {}", less["number"], signs, less["number"]),
+            joined("({} {} {})", less["number"], signs, less["number"]),
+            joined("-({})", less["number"]),
+        )
+    compared = st.sampled_from(grammar.COMPARISONS)
+    return st.one_of(
+        joined("{} {} {}", less["number"], compared, less["number"]),
+        joined("{} {} {}", text, st.sampled_from(["==", "!="]), text),
+        joined("{} in [{}, {}]", text, text, text),
+        joined("{} && {}", less["flag"], less["flag"]),
+        joined("{} || {}", less["flag"], less["flag"]),
+        joined("({})", less["flag"]),
+        joined("!({})", less["flag"]),
+        joined("({}) ? {} : {}", less["flag"], less["flag"], less["flag"]),
+    )
+
+
+def nested() -> dict:
+    tree: dict = {}
+    for path, value in VALUES.items():
+        *way, name = path.split(".")
+        place = tree
+        for part in way:
+            place = place.setdefault(part, {})
+        place[name] = value
+    return tree
+
+
+@given(of_values("flag", 3))
+@hypothesis_settings(max_examples=300, deadline=None, database=None, derandomize=True)
+def test_whatever_our_grammar_takes_means_the_same_to_cel_itself(text):
+    """Our reading, in full brackets, against CEL's own reading of what was written."""
+    if any(fault.code != "no_currency" for fault in conditions.lint(text, KNOWN)):
+        return
+    try:
+        ours = holds(text)
+    except CannotEvaluate:
+        with pytest.raises(Exception):
+            cel.evaluate(text, nested())
+    else:
+        assert cel.evaluate(text, nested()) is ours
+
+
 def test_what_is_long_but_within_bounds_is_answered():
     many = " || ".join(f'actor.id == "{n:04}"' for n in range(45))
     assert len(many) < grammar.MAX_CHARS
@@ -220,6 +295,8 @@ def rule(**more):
         ([rule(clamp={"amount_minor": 50.5})], "rule 1, clamp.amount_minor", "int_type"),
         ([rule(outcome="deny", clamp={"amount_minor": 50})], "rule 1, clamp", "denied"),
         ([rule(sentences={"en": "Above {limit}."})], "rule 1, sentences.en", "no_value"),
+        ([rule(sentences={"en": "Above \x00."})], "rule 1, sentences.en", "string_pattern_mismatch"),
+        ([rule(params={"limit": 50.5})], "rule 1, params.limit", "int_type"),
         ([rule(when="false"), rule()], "rule 2, code", "twice"),
         ([rule(), rule(code="b")], "rule 2, when", "never_reached"),
         ([rule(when="true &&\n  operation.what == 1")], "rule 1, when, line 2, column 3", "unknown_variable"),
