@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Max
 
-from agentops.audit.entries import SYSTEM, record
+from agentops.audit.entries import SYSTEM, Actor, record
 from agentops.kernel import sealed
 from agentops.kernel.clock import Now, now
 from agentops.tenancy import vault
@@ -229,4 +229,11 @@ def _spend(operation: Operation, moved: Sequence[Change]) -> bool:
     return True
 
 
-AUTHORITY = Authority(recheck=_recheck, spend=_spend, withdraw=withdraw)
+def _withdraw(locked: Locked, actor: Actor, code: str) -> None:
+    """Nobody asks about a locked operation any more, and a yes that was not used allows nothing."""
+    withdraw(locked, actor, code)
+    if locked.operation.authority_kind == "approval":
+        void(locked, approval_id=locked.operation.authority_id, code=code)
+
+
+AUTHORITY = Authority(recheck=_recheck, spend=_spend, withdraw=_withdraw)

@@ -1,7 +1,7 @@
 """The verbs on an approval, each in a file of its own: ask, decide, lower, take back, end; and the fresh look before sending."""
 
 from .asking import may_ask_again, submit
-from .authority import AUTHORITY, void
+from .authority import AUTHORITY
 from .bulk import decide_each
 from .deciding import decide
 from .ending import expire_due, withdraw
@@ -18,6 +18,5 @@ __all__ = [
     "may_ask_again",
     "revoke",
     "submit",
-    "void",
     "withdraw",
 ]

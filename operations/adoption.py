@@ -68,7 +68,7 @@ def settle_unsent(operation_id: UUID, answer: Answer, authority: Authority) -> O
     locked = lock(operation_id)
     operation = locked.operation
     if operation.status == _S.PENDING and answer.verdict in THERE:
-        authority.withdraw(locked, SWEEPER)
+        authority.withdraw(locked, SWEEPER, "settled")
     is_unsent = operation.status in (_S.PENDING, _S.APPROVED) and operation.attempts == 0
     if is_unsent and answer.verdict in THERE:
         _done_without_us(locked)

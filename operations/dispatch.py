@@ -53,7 +53,7 @@ class Standing:
     moved: Sequence[dict[str, Any]] = ()  # what is otherwise than when it was allowed, and breaks nothing
 
 
-type Withdraw = Callable[[Locked, Actor], None]
+type Withdraw = Callable[[Locked, Actor, str], None]
 type Spend = Callable[[Operation, Sequence[dict[str, Any]]], bool]
 
 
@@ -66,7 +66,7 @@ class Authority:
     """What the ledger needs from those who decide: a fresh look before the lock, and under it the mark of use.
 
     `spend` answers whether what was given is still alive; where it is not, nothing is sent. `withdraw` ends every open
-    question about a locked operation that has been settled without an answer.
+    question about a locked operation that has been settled without an answer, and what allowed it unused, with a code.
     """
 
     recheck: Recheck
@@ -219,6 +219,8 @@ def _claim(
     standing = _withheld(operation) or standing
     if standing.to is not None:
         _turn_back(locked, standing)
+        if standing.code == "tenant_suspended":
+            authority.withdraw(locked, SYSTEM, standing.code)
         return None
     if ready is None or not authority.spend(operation, standing.moved):
         return None

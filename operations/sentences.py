@@ -261,9 +261,13 @@ def spoken(language: str) -> str:
     return "zh" if language.lower().startswith("zh") else "en"
 
 
+def decimals_of(currency: str) -> int:
+    return 0 if currency in _WITHOUT_MINOR_UNIT else 3 if currency in _WITH_THREE_DECIMALS else 2
+
+
 def money(amount_minor: int, currency: str) -> str:
     """`money(48900, "EUR")` -> `€489.00`; a currency without a sign of its own keeps its code: `CHF 489.00`."""
-    decimals = 0 if currency in _WITHOUT_MINOR_UNIT else 3 if currency in _WITH_THREE_DECIMALS else 2
+    decimals = decimals_of(currency)
     whole, part = divmod(abs(amount_minor), 10**decimals)
     figures = f"{whole:,}" + (f".{part:0{decimals}}" if decimals else "")
     sign = "−" if amount_minor < 0 else ""

@@ -21,6 +21,7 @@ ORDER = (
     "approvals_approval",
     "operations_incident",
     "operations_settlement",
+    "approvals_reviewlimit",
 )
 _LOCKS = re.compile(r'UPDATE (?:ONLY )?"?(\w+)"?.* SET | FROM "(\w+)".* FOR NO KEY UPDATE', re.S)
 

@@ -25,9 +25,10 @@ from operations.models import Operation
 from operations.sentences import action_title, status_label
 from runs.queries import input_text
 
+from . import changing
 from .access import Access, access_of, key_in
 from .inbox import RankedApproval, queue, with_rights
-from .moved import moved_since
+from .moved import line_of, moved_since
 from .names import closed_by, decided_by
 from .sheet import Sheet, sheet_of
 
@@ -84,6 +85,8 @@ def review(request: HttpRequest, approval_id: str) -> HttpResponse:
     if answer.form_id and answer.form_id in request.session.get("decided_forms", []):
         messages.info(request, "Your decision is recorded; sending it again changed nothing.")
         return HttpResponseRedirect(request.path)
+    if answer.verdict in changing.VERBS:
+        return _changed(request, access, approval, answer)
     following = _following(access, approval)
     sheet = sheet_of(approval, input_text(approval.operation.run))
     try:
@@ -107,6 +110,14 @@ def review(request: HttpRequest, approval_id: str) -> HttpResponse:
     ]
     messages.success(request, _banner(sheet, decided, answer))
     return HttpResponseRedirect(_url(following) if following else reverse("admin:approvals"))
+
+
+def _changed(request: HttpRequest, access: Access, approval: RankedApproval, answer: Answer) -> HttpResponse:
+    try:
+        after = changing.change(request, access, approval, answer.verdict)
+    except (NotYours, Invalid, Conflict) as problem:
+        return _page(request, access, _find(access, approval.public_id), answer, problem)
+    return HttpResponseRedirect(_url(after.id))
 
 
 def _find(access: Access, public_id: str) -> RankedApproval:
@@ -193,6 +204,10 @@ def _page(
         "limit": _limit_text(approval),
         "able": queries.who_can_approve(approval) if blocked else [],
         "history": _history(approval),
+        "offered": changing.offered(
+            approval, may=_may_change(access, approval), is_open=is_open and not has_expired
+        ),
+        "told_moved": [line_of(change, approval.currency) for change in queries.moved(approval)],
         "moved": moved_since(approval) if approval.was_asked else None,
         "answer": answer,
         "canned": CANNED,
@@ -238,6 +253,14 @@ def _blocked(access: Access, approval: RankedApproval) -> str:
     if not approval.may:
         return "over_limit"
     return rights.why_not(access.user, approval) if approval.has_day else ""
+
+
+def _may_change(access: Access, approval: RankedApproval) -> bool:
+    """Lower, extend and take back need the right, and not to have asked; no limit."""
+    return (
+        approval.tenant_id in access.within("decide_approvals")
+        and f"user:{access.user.pk}" not in approval.requesters
+    )
 
 
 def _limit_text(approval: RankedApproval) -> str:

@@ -3,7 +3,7 @@
 from agentops.audit.entries import SYSTEM
 from agentops.sdk.errors import JournalMismatch
 from approvals.models import Approval
-from approvals.services import void, withdraw
+from approvals.services import AUTHORITY
 from operations.models import Interest, Operation
 from operations.moves import lock, move, retried
 from operations.states import UNSENT, OperationStatus
@@ -31,8 +31,7 @@ def give_up(live: LiveRun, operation: Operation, step: str) -> Approval | None:
         raise JournalMismatch(
             f"Step {step} recorded {operation.action} on {operation.target_text} with other parameters."
         )
-    withdraw(locked, SYSTEM, CODE)
-    void(locked, approval_id=operation.authority_id, code=CODE)
+    AUTHORITY.withdraw(locked, SYSTEM, CODE)
     move(locked, OperationStatus.CANCELLED, reason=CODE, error_code=CODE)
     Interest.objects.filter(run_id=run.id, step=step).delete()
     Interest.objects.create(

@@ -15,7 +15,7 @@ HOMES = {
     "agents": "E-5 J-1",
     "trust": "J-2 J-4 J-5 J-6",
 }
-FINISHED = ("engine", "ledger")
+FINISHED = ("engine", "ledger", "approvals")
 _MARK = re.compile(r'mark\.case\("([A-J]-\d+)"\)')
 
 

@@ -15,12 +15,14 @@ from agentops.engine.outlook import outlook
 from agentops.engine.pause import pause_run, resume_run
 from agentops.engine.rerun import rerun
 from agentops.engine.retry import retry_run
+from agentops.engine.tasks import tell_reviewers
 from agentops.kernel.clock import now
 from agentops.kernel.ids import show, uuid7
 from agentops.sdk import Agent, Call, Reply, tool
 from agentops.sdk.agents import separate_registry
+from approvals.bulk import Named
 from approvals.models import Approval
-from approvals.services import AUTHORITY, expire_due
+from approvals.services import AUTHORITY, decide_each, expire_due, extend, lower, revoke
 from operations import sweep
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import call_of, depart, loaded, send
@@ -166,6 +168,36 @@ def test_every_service_takes_its_locks_in_the_one_order(stage, lock_orders):
     seen = {table for order in lock_orders.orders for table in order}
     assert {"approvals_approval", "operations_target", "operations_incident"} <= seen
     assert any(order[1:3] == ("operations_target", "operations_operation") for order in lock_orders.orders)
+
+
+def test_what_people_do_with_approvals_takes_its_locks_in_the_one_order(world, lock_orders):
+    """Each under a day's limit, so that the row of a limit is the last that is locked."""
+    person = factories.person(world.tenant, each_minor=40_000)
+    person.review_limits.update(day_minor=10**6)
+    given = {"reviewer": person, "channel": "admin"}
+    lowered, revoked, sent, extended = (world.ask() for _ in range(4))
+    less = {"changes": {"amount_minor": 100}, "reason": "x", "proposal_digest": lowered.proposal_digest}
+    again = lower(world.tenant.id, lowered.id, **less, **given)
+    named = [Named(each.id, each.proposal_digest) for each in (again, revoked, sent)]
+    answers = decide_each(world.tenant.id, named, verdict="approve", reason="", **given)
+    assert [each.status for each in answers] == ["approved"] * 3
+    revoke(world.tenant.id, revoked.id, reason="x", **given)
+    extend(world.tenant.id, extended.id, **given)
+    world.send(sent.operation)
+    world.connector.facts["status"] = "frozen"
+    world.send(again.operation)
+    tell_reviewers()
+    assert lock_orders.faults == []
+    decided = (
+        "runs_agentrun",
+        "operations_target",
+        "operations_operation",
+        "approvals_approval",
+        "approvals_reviewlimit",
+    )
+    assert any(
+        [table for table in order if table in decided] == list(decided) for order in lock_orders.orders
+    )
 
 
 def test_an_order_that_closes_a_circle_is_a_fault(stage, lock_orders):

@@ -222,3 +222,54 @@ def test_a_proposal_that_is_asked_again_shows_what_has_moved_since_the_last_yes(
     assert '<ins dir="auto">€150.00</ins>' in moved
     assert "Order" not in moved
     assert "asked again" in client.get("/admin/approvals/").content.decode()
+
+
+def test_a_reviewer_asks_about_less_gives_more_time_and_takes_a_yes_back(still_world) -> None:
+    world = still_world
+    small, other = (factories.person(world.tenant, ROLE.REVIEWER, each_minor=5_000) for _ in range(2))
+    approval = world.ask()
+    client = Client()
+    client.force_login(small)
+    page = client.get(f"/admin/approvals/{approval.public_id}/").content.decode()
+    assert "Above your limit" in page
+    assert "Ask about less" in page
+    form = {"verdict": "lower", "proposal_digest": approval.proposal_digest, "why": "Half is enough."}
+    path = f"/admin/approvals/{approval.public_id}/"
+    assert client.post(path, form | {"amount": "4.999"}).status_code == 422
+    assert client.post(path, form | {"amount": "400"}).status_code == 422
+    answer = client.post(path, form | {"amount": "49,50"}, follow=True)
+    page = answer.content.decode()
+    new = Approval.objects.get(status="requested")
+    assert answer.redirect_chain[0][0] == f"/admin/approvals/{new.public_id}/"
+    assert new.amount_minor == 4_950
+    assert "Lowered to €49.50." in page
+    assert '<del dir="auto">€400.00</del>' in page
+    assert "It was lowered by" in page
+    path = f"/admin/approvals/{new.public_id}/"
+    assert "It may be decided until" in client.post(path, {"verdict": "extend"}, follow=True).content.decode()
+    page = client.post(path, {"verdict": "extend"}).content.decode()
+    assert "has extended it already" in page
+    assert 'value="extend"' not in page
+    decide(small, new)
+    assert client.post(path, {"verdict": "revoke", "why": " "}).status_code == 422
+    back = Client()
+    back.force_login(other)
+    page = back.post(path, {"verdict": "revoke", "why": "Too fast."}, follow=True).content.decode()
+    assert "The yes is taken back" in page
+    assert "The approval was taken back by" in page
+    assert status_of(new) == "revoked"
+
+
+def test_what_moved_and_broke_nothing_is_shown_where_it_was_sent(world) -> None:
+    person = factories.person(world.tenant, ROLE.REVIEWER, each_minor=50_000)
+    approval = world.ask()
+    world.decide(approval, person)
+    world.connector.facts["refundable_minor"] = 45_000
+    world.send(approval.operation)
+    client = Client()
+    client.force_login(person)
+    page = client.get(f"/admin/approvals/{approval.public_id}/").content.decode()
+    moved = page[page.index("Moved before it was sent") : page.index("What changes")]
+    assert "€500.00" in moved
+    assert "€450.00" in moved
+    assert "Take the approval back" not in page
