@@ -55,7 +55,7 @@ class Trial:
     differences: list[Difference] = field(default_factory=list)
 
 
-def trial(version: Policy, *, limit: int = LIMIT) -> Trial:
+def over_the_past(version: Policy, *, limit: int = LIMIT) -> Trial:
     """Run a version over what was proposed before, newest first, as it was proposed and with the facts of then.
 
     The past that it counts is today's record of it: what was open then and has ended without effect since is not counted.

@@ -12,7 +12,7 @@ from agentops.tenancy.models import Membership
 from approvals.models import Policy, PolicyDecision
 from approvals.policy import in_force
 from approvals.rules import versions
-from approvals.rules.trial import trial
+from approvals.rules.trial import over_the_past
 from tests import factories, proposals
 from tests.integration.cli.test_run_command import refused, told
 from tests.stage import together
@@ -135,7 +135,7 @@ def test_a_trial_lists_what_would_have_been_decided_otherwise_and_changes_nothin
         channel="cli",
     )  # fmt: skip
     before = PolicyDecision.objects.count()
-    found = trial(draft)
+    found = over_the_past(draft)
     assert (found.looked_at, found.unreadable) == (4, 0)
     said = {
         each.operation.pk: (each.was.outcome, each.would.outcome, each.would.rule, each.would.amount_minor)
@@ -145,11 +145,11 @@ def test_a_trial_lists_what_would_have_been_decided_otherwise_and_changes_nothin
         mine.pk: ("allow", "require_approval", "it.lowers", 2_500),  # `small` would be decided the same
         asked.pk: ("require_approval", "deny", "it.second", 18_900),
     }  # `denied` would be denied too, by another rule
-    assert trial(draft, limit=1).looked_at == 1
+    assert over_the_past(draft, limit=1).looked_at == 1
     assert PolicyDecision.objects.count() == before
     acme.data_keys.filter(pk=asked.data_key_id).update(wrapped=None, erased_at="2026-01-01T00:00:00Z")
     vault.forget()
-    assert trial(draft).unreadable == 3  # the customer of these is forgotten: nothing is guessed
+    assert over_the_past(draft).unreadable == 3  # the customer of these is forgotten: nothing is guessed
 
 
 def test_the_terminal_leads_from_a_file_to_a_published_version(acme, owner, tmp_path):

@@ -13,7 +13,7 @@ from agentops.tenancy.models import Tenant
 from approvals.models import Policy
 from approvals.policy import in_force
 from approvals.rules import shape, versions
-from approvals.rules.trial import LIMIT, Said, Trial, trial
+from approvals.rules.trial import LIMIT, Said, Trial, over_the_past
 from operations.connectors.registry import ACTIONS
 from operations.sentences import money
 
@@ -62,7 +62,7 @@ class Command(BaseCommand):
                     made = versions.save_draft(where, action, rules, **by)
                     self.stdout.write(f"Drafted: {_named(made)}. Next: manage.py policy trial {action}")
                 case "trial":
-                    self._say(_tried(trial(_draft(where, action), limit=given["limit"])))
+                    self._say(_tried(over_the_past(_draft(where, action), limit=given["limit"])))
                 case "publish":
                     draft = _draft(where, action)
                     mark = given["digest"]
