@@ -12,7 +12,17 @@ from agentops.kernel.transitions import Stateful
 from agentops.tenancy.models import DataKey, Tenant, User
 from runs.models import AgentRun
 
-from .states import FINAL, MOVES, WITHOUT_EFFECT, Grade, OperationStatus, PersonsVerdict, Source, Verdict
+from .states import (
+    FINAL,
+    MOVES,
+    OPEN,
+    WITHOUT_EFFECT,
+    Grade,
+    OperationStatus,
+    PersonsVerdict,
+    Source,
+    Verdict,
+)
 
 
 class Connection(models.Model):
@@ -194,10 +204,19 @@ class Operation(Stateful):
             ),
         ]
         indexes: ClassVar[Any] = [
-            models.Index(fields=["tenant", "action", "target", "-created_at"], name="operation_of_target"),
+            # By name: a proposal looks for others on its target before its own row of the target exists.
             models.Index(
-                fields=["tenant", "action", "-updated_at"], name="operation_recent"
-            ),  # rules count them
+                fields=["tenant", "action", "target_name", "-created_at"], name="operation_of_target"
+            ),
+            models.Index(fields=["tenant", "action", "actor"], name="operation_of_actor"),
+            models.Index(  # these two: what rules count
+                fields=["tenant", "action"], condition=Q(status__in=sorted(OPEN)), name="operation_open"
+            ),
+            models.Index(
+                fields=["tenant", "action", "-updated_at"],
+                condition=Q(status="succeeded"),
+                name="operation_done",
+            ),
             models.Index(fields=["tenant", "-created_at", "-id"], name="operation_newest"),
             models.Index(fields=["tenant", "status", "-created_at", "-id"], name="operation_by_status"),
             models.Index(fields=["run"], name="operation_of_run"),

@@ -21,6 +21,7 @@ class OperationStatus(TextChoices):
 _S = OperationStatus
 FINAL = frozenset({_S.SUCCEEDED, _S.FAILED, _S.REJECTED, _S.CANCELLED, _S.EXPIRED})
 WITHOUT_EFFECT = FINAL - {_S.SUCCEEDED}
+OPEN = frozenset(OperationStatus) - FINAL
 UNSENT = frozenset({_S.PENDING, _S.APPROVED})
 IN_DOUBT = frozenset({_S.EXECUTING, _S.UNKNOWN, _S.ESCALATED})
 MOVES: Mapping[str, frozenset[str]] = {

@@ -5,6 +5,7 @@ counts only those that were recorded before it. So the first of two always stand
 can only become less while it waits: a later look never asks for more than the first.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,7 +17,7 @@ from django.db.models import Count, Q, QuerySet, Sum
 
 from agentops.kernel.clock import now
 from operations.models import Operation
-from operations.states import FINAL, OperationStatus
+from operations.states import OPEN, OperationStatus
 
 from .conditions import CannotEvaluate
 from .variables import MEASURES
@@ -60,30 +61,32 @@ def count(
     subject: Subject, windows: Iterable[tuple[str, str]], *, at: datetime | None = None
 ) -> dict[str, int]:
     """`history.<scope>.<window>.<measure>` for each of these scopes and windows. Raises CannotEvaluate."""
-    wanted = sorted(windows)
-    if not wanted:
-        return {}
-    moment = at or now()
-    starts = {window: _start(window, moment, subject.timezone) for _, window in wanted}
-    scopes = {scope: _of_scope(subject, scope) for scope, _ in wanted}
-    is_open, done = ~Q(status__in=FINAL), Q(status=OperationStatus.SUCCEEDED, reversed_at=None)
-    rows = Operation.objects.filter(
-        is_open | (done & Q(updated_at__gt=min(starts.values()))),
-        tenant_id=subject.tenant_id,
-        action=subject.action,
-    )
-    if "tenant" not in scopes:
-        rows = rows.filter(Q(*scopes.values(), _connector=Q.OR))
+    wanted = defaultdict[str, list[str]](list)
+    for scope, window in sorted(windows):
+        wanted[scope].append(window)
+    moment = (at or now()) if wanted else None
+    found: dict[str, int] = {}
+    for scope, names in wanted.items():  # a statement each, so that each has an index
+        assert moment is not None
+        starts = {name: _start(name, moment, subject.timezone) for name in names}
+        found |= _of_scope(subject, scope, starts)
+    return found
+
+
+def _of_scope(subject: Subject, scope: str, starts: Mapping[str, datetime]) -> dict[str, int]:
+    def counted(since: datetime) -> Q:
+        done = Q(status=OperationStatus.SUCCEEDED, updated_at__gt=since)  # its last move was to succeed
+        return Q(status__in=sorted(OPEN)) | (done & Q(reversed_at=None))
+
     measures: dict[str, Count | Sum] = {}
-    for place, (scope, window) in enumerate(wanted):
-        counted = scopes[scope] & (is_open | (done & Q(updated_at__gt=starts[window])))
-        measures[f"count_{place}"] = Count("pk", filter=counted)
-        in_currency = counted & Q(currency=subject.currency)
-        measures[f"sum_minor_{place}"] = Sum("amount_minor", filter=in_currency, default=0)
-    found = _earlier(rows, subject.before).aggregate(**measures)
+    for window, since in starts.items():
+        measures[f"{window}__count"] = Count("pk", filter=counted(since))
+        in_currency = counted(since) & Q(currency=subject.currency)
+        measures[f"{window}__sum_minor"] = Sum("amount_minor", filter=in_currency, default=0)
+    rows = _others(subject, scope).filter(counted(min(starts.values()))).aggregate(**measures)
     return {
-        f"history.{scope}.{window}.{measure}": int(found[f"{measure}_{place}"])
-        for place, (scope, window) in enumerate(wanted)
+        f"history.{scope}.{window}.{measure}": int(rows[f"{window}__{measure}"])
+        for window in starts
         for measure in MEASURES
     }
 
@@ -98,32 +101,26 @@ def _start(window: str, moment: datetime, timezone: str) -> datetime:
     return there.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def _of_scope(subject: Subject, scope: str) -> Q:
+def _others(subject: Subject, scope: str) -> "QuerySet[Operation]":
+    """All of that scope that have their place before the subject's own."""
     kind, _, name = subject.target.partition(":")
-    return {
+    within = {
         "target": Q(target_type=kind, target_name=name),
         "customer": Q(actor=subject.actor),
         "agent": Q(run__agent=subject.agent),
         "tenant": Q(),
     }[scope]
-
-
-def _earlier(rows: "QuerySet[Operation]", before: Operation | None) -> "QuerySet[Operation]":
-    if before is None:
+    rows = Operation.objects.filter(within, tenant_id=subject.tenant_id, action=subject.action)
+    own = subject.before
+    if own is None:
         return rows
-    first = Q(created_at__lt=before.created_at) | Q(created_at=before.created_at, pk__lt=before.pk)
-    return rows.filter(first)
+    return rows.filter(Q(created_at__lt=own.created_at) | Q(created_at=own.created_at, pk__lt=own.pk))
 
 
 def same_target(subject: Subject) -> tuple[Operation, ...]:
     """The softer guard: other live operations of that action on that target, or recent ones that succeeded."""
-    others = Operation.objects.filter(
-        _of_scope(subject, "target"), tenant_id=subject.tenant_id, action=subject.action
-    )
-    others = _earlier(others, subject.before)
+    others = _others(subject, "target")
     since = now() - timedelta(days=settings.AGENTOPS_SAME_TARGET_DAYS)
-    live = others.exclude(status__in=FINAL)
-    done = others.filter(
-        status=OperationStatus.SUCCEEDED, updated_at__gt=since
-    )  # its last move was to succeed
+    live = others.filter(status__in=sorted(OPEN))
+    done = others.filter(status=OperationStatus.SUCCEEDED, updated_at__gt=since)
     return tuple(live.order_by("created_at")[:5]) + tuple(done.order_by("created_at")[:5])
