@@ -1,12 +1,13 @@
 """What every test has: a database of the owner's, a clock that can be moved, ordinary rows."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.conf import settings
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 from django.test import TransactionTestCase
 
 from agentops.tenancy import vault
@@ -19,6 +20,8 @@ KEPT = {
     "kernel_append_only",
     "kernel_test_clock",
 }
+
+POOL = {"min_size": 1, "max_size": 40, "timeout": 10}
 
 
 # In seconds: an interval of days would be shorter or longer where a session's zone changes its clocks.
@@ -37,6 +40,9 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
         cursor.execute("GRANT SELECT ON kernel_test_clock TO agentops_app")
         cursor.execute(MOVABLE_CLOCK)
         cursor.execute("DELETE FROM kernel_test_clock")
+    connection.close()
+    # As in web and worker, where each look of a thread of its own would begin with a connection.
+    connection.settings_dict["OPTIONS"]["pool"] = POOL
 
 
 def _clean(self: TransactionTestCase) -> None:
@@ -45,16 +51,15 @@ def _clean(self: TransactionTestCase) -> None:
     A few rows in each table: to delete them takes a thirtieth of the time of a TRUNCATE.
     """
     connections["default"].close()
-    with connection.cursor() as cursor:
-        cursor.execute("SET lock_timeout = '10s'")
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL lock_timeout = '10s'")
         cursor.execute(
             "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
             " AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'"
         )
         names = [name for name in connection.introspection.table_names(cursor) if name not in KEPT]
-        cursor.execute("SET session_replication_role = replica")
+        cursor.execute("SET LOCAL session_replication_role = replica")
         cursor.execute("; ".join(f"DELETE FROM {name}" for name in [*names, "kernel_test_clock"]))
-        cursor.execute("SET session_replication_role = DEFAULT")
     connections["default"].close()
 
 
@@ -68,6 +73,26 @@ def _forget_keys() -> Iterator[None]:
     vault.forget()
     yield
     vault.forget()
+
+
+@pytest.fixture
+def away(transactional_db: None) -> Callable[[], AbstractContextManager[None]]:
+    """`with away(): ...`: nobody listens where PostgreSQL should be."""
+    wanted = connection.settings_dict
+
+    @contextmanager
+    def nobody_there() -> Iterator[None]:
+        port = wanted["PORT"]
+        connection.close()
+        connection.close_pool()
+        wanted["PORT"], wanted["OPTIONS"]["pool"] = "1", None
+        try:
+            yield
+        finally:
+            connection.close()
+            wanted["PORT"], wanted["OPTIONS"]["pool"] = port, POOL
+
+    return nobody_there
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def eventually(holds: Callable[[], Any], what: str, seconds: float = 20.0) -> An
     while time.monotonic() < end:
         if answer := holds():
             return answer
-        time.sleep(0.01)
+        time.sleep(0.02)
     raise AssertionError(f"not within {seconds} s: {what}")
 
 
@@ -214,9 +214,7 @@ def stage(transactional_db: None, provider, move_clock, settings, monkeypatch) -
     """A tenant with connections to the provider, and drivers that look around often."""
     settings.AGENTOPS_HOLD_SECONDS = 0
     monkeypatch.setattr(engine, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(
-        engine, "HOUSE_SECONDS", 0.1
-    )  # each look opens a connection here, there being no pool
+    monkeypatch.setattr(engine, "HOUSE_SECONDS", 0.1)
     tenant = factories.tenant("acme")  # the shop numbers its orders A-…
     connect(tenant, provider)
     made = Stage(provider, tenant, move_clock, settings.AGENTOPS_MAIL_DIR)

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, Permission
+from django.contrib.contenttypes.models import ContentType
 from django.db import transaction
-from guardian.shortcuts import assign_perm
+from guardian.models import GroupObjectPermission
 
 from . import vault
 from .models import Membership, Tenant, User
@@ -27,11 +28,22 @@ def create_tenant(slug: str, name: str) -> Tenant:
     if is_new:
         vault.make(tenant.id, "tenant")
         vault.make(tenant.id, "identity")
-        for role in Membership.Role:
-            group, _ = Group.objects.get_or_create(name=f"{slug}:{role.value}")
-            for permission in PERMISSIONS[role]:
-                assign_perm(f"tenancy.{permission}", group, tenant)
+        _grant(tenant)
     return tenant
+
+
+def _grant(tenant: Tenant) -> None:
+    """The groups of a new tenant with what each may do there: four statements, where one grant alone takes four."""
+    groups = Group.objects.bulk_create(Group(name=f"{tenant.slug}:{role.value}") for role in Membership.Role)
+    type_ = ContentType.objects.get_for_model(Tenant)
+    known = {each.codename: each for each in Permission.objects.filter(content_type=type_)}
+    GroupObjectPermission.objects.bulk_create(
+        GroupObjectPermission(
+            permission=known[codename], content_type=type_, object_pk=str(tenant.pk), group=group
+        )
+        for group, role in zip(groups, Membership.Role, strict=True)
+        for codename in PERMISSIONS[role]
+    )
 
 
 @transaction.atomic

@@ -143,7 +143,7 @@ def drive(order: dict[str, Any]) -> Any:
     from agentops.engine import agent_loop, driver
     from operations import dispatch
 
-    driver.POLL_SECONDS = driver.HOUSE_SECONDS = 0.02
+    driver.POLL_SECONDS = driver.HOUSE_SECONDS = 0.05
     agent_loop.DELTA_SECONDS = 60.0  # a slow machine would write more of them, at moments of its own
     dispatch.SEND_WITHIN_SECONDS = order.get("within") or dispatch.SEND_WITHIN_SECONDS
     settings.AGENTOPS_MAIL_DIR = Path(order["mail"])
@@ -169,6 +169,7 @@ def live(order: dict[str, Any]) -> dict[str, Any]:
     if child == 0:
         os.close(heard)
         try:
+            pool_connections()  # this process's own: what was forked with it has no threads here
             moment = Moments(order["die_at"], told, freeze=order.get("freeze", False))
             watch(moment)
             driver = drive(order)
@@ -196,6 +197,13 @@ def wake(child: int) -> dict[str, Any]:
     os.kill(child, signal.SIGCONT)
     _, status = os.waitpid(child, 0)
     return {"code": os.waitstatus_to_exitcode(status)}
+
+
+def pool_connections() -> None:
+    """As every worker has them; else each look begins with a connection."""
+    from django.db import connection
+
+    connection.settings_dict["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 12, "timeout": 10}
 
 
 def warm_up(order: dict[str, Any]) -> dict[str, Any]:
