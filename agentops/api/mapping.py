@@ -10,8 +10,9 @@ from agentops.kernel.ids import parse, show
 from agentops.tenancy.bearer import may
 from agentops.tenancy.principals import Principal
 from approvals import queries as approvals
+from approvals.endings import moved_sentence
 from approvals.models import Approval, Decision
-from approvals.sentences import moved_sentence, reason_sentence, warning_sentence
+from approvals.sentences import reason_sentence, warning_sentence
 from approvals.states import ApprovalStatus
 from operations import queries as operations
 from operations.models import Interest, Operation

@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from agentops.tenancy import vault
+from approvals.endings import ending_sentence
 from approvals.grounds import difference
 from approvals.models import Approval
-from approvals.sentences import ending_sentence, field_label, field_value
+from approvals.sentences import field_label, field_value
 
 from .names import closed_by
 

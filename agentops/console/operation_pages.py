@@ -12,8 +12,8 @@ from django.views.decorators.http import require_safe
 from agentops.kernel.clock import Now
 from agentops.kernel.ids import parse
 from agentops.tenancy import vault
+from approvals.endings import ending_sentence
 from approvals.models import Approval, PolicyDecision
-from approvals.sentences import ending_sentence
 from operations import queries
 from operations.grades import present_grade
 from operations.models import Attempt, Operation

@@ -17,8 +17,9 @@ from agentops.kernel.ids import show
 from agentops.kernel.problems import Conflict, Invalid, NotYours, Problem
 from agentops.tenancy.models import User
 from approvals import queries, rights
+from approvals.endings import ending_sentence
 from approvals.models import Approval, Decision
-from approvals.sentences import ending_sentence, money
+from approvals.sentences import money
 from approvals.services import decide
 from approvals.states import ApprovalStatus, Risk, VerdictOfPerson
 from operations.models import Operation

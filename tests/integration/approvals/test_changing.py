@@ -7,8 +7,8 @@ from agentops.kernel.problems import Conflict, Invalid, NotYours
 from agentops.tenancy.models import Membership
 from approvals import queries
 from approvals.bulk import Named
+from approvals.endings import moved_sentence
 from approvals.models import Approval, PolicyDecision
-from approvals.sentences import moved_sentence
 from approvals.services import decide_each, extend, lower, revoke
 from operations.services import params
 from operations.states import OperationStatus

@@ -233,7 +233,7 @@ def test_whatever_moves_between_a_request_and_its_sending_is_recorded_asked_agai
                     AuditEntry.objects.filter(security=True).order_by("id").values_list("verb", flat=True)
                 )[alarms:]
                 assert set(raised) == alarms_of(expected, phase)
-            except AssertionError as fault:
+            except (AssertionError, pytest.fail.Exception) as fault:
                 wrong[f"{name}, {phase}"] = str(fault).splitlines()[0]
     assert wrong == {}
 

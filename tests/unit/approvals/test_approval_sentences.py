@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from approvals.endings import ending_sentence, lapse_sentence
 from approvals.models import Approval
 from approvals.sentences import (
-    ending_sentence,
     fact_sentence,
     field_label,
     field_value,
@@ -114,3 +114,30 @@ def test_every_risk_and_ending_has_its_words(language: str) -> None:
         assert risk_label(risk, language) != risk
     for status in ApprovalStatus.values:
         assert ending_sentence(approval(status), language) != status
+
+
+CODES = (
+    "guard_broken:refundable_minor",
+    "approver_lost_right",
+    "policy_asks_more",
+    "lowered",
+    "refund.over_ceiling",
+)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_reason_to_ask_again_has_its_words(language: str) -> None:
+    told = {lapse_sentence(code, language) for code in CODES}
+    assert len(told) == len(CODES)
+    assert not told & set(CODES)
+    assert "refund.over_ceiling" in lapse_sentence(
+        "refund.over_ceiling", language
+    )  # a rule's own code is named
+
+
+def test_what_no_longer_stands_is_told_apart_from_what_a_person_took_back() -> None:
+    void, taken = approval("revoked"), approval("revoked")
+    void.closed_by, void.closed_reason = "system", "requester_lost_right"
+    taken.closed_by, taken.closed_reason = "user:7", "revoked"
+    assert ending_sentence(void).endswith("Who asked for it may no longer ask.")
+    assert "taken back by Lena" in ending_sentence(taken, by="Lena")

@@ -9,6 +9,7 @@ from agentops.kernel.ids import parse
 from agentops.kernel.problems import NotFound, NotYours, Problem
 from agentops.tenancy.models import User
 from approvals import queries, sentences
+from approvals.endings import ending_sentence, moved_sentence
 from approvals.models import Approval
 from approvals.services import decide, extend, lower, revoke
 
@@ -86,9 +87,9 @@ class Command(BaseCommand):
 
     def _show(self, approval: Approval) -> None:
         sheet, grounds, currency = queries.proposal(approval), queries.grounds(approval), approval.currency
-        lines = [sentences.title(approval), sentences.ending_sentence(approval)]
+        lines = [sentences.title(approval), ending_sentence(approval)]
         if "moved" in sheet:
-            lines.append(f"Asked again. {sentences.moved_sentence(sheet['moved'], currency=currency)}")
+            lines.append(f"Asked again. {moved_sentence(sheet['moved'], currency=currency)}")
         lines += [f"  {name}: {value}" for name, value in sheet["params"].items()]
         lines += [sentences.reason_sentence(reason) for reason in sheet["reasons"]]
         lines += [sentences.warning_sentence(warning) for warning in sheet["warnings"]]
