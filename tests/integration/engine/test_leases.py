@@ -40,6 +40,27 @@ def run(stage):
     return stage.start("Where is order A-1001?")
 
 
+def test_a_checkpoint_is_one_round_trip_and_one_commit(run, tmp_path):
+    """Counted on the wire: the server is ready for the next command once, and has no transaction open then."""
+    wire = tmp_path / "wire"
+
+    async def work():
+        async with pool_of(1) as pool:
+            ledger = RunLedger(pool, "one")
+            (mine,) = (await ledger.claim("default", 1)).runs
+            await ledger.checkpoint(mine, [NewStep("turn-1", "model", "x", {})], [Event("tool.started", {})])
+            with wire.open("w") as lines:
+                async with pool.connection() as conn:
+                    conn.pgconn.trace(lines.fileno())
+                await ledger.checkpoint(mine, [NewStep("turn-2", "model", "x", {})], [Event("tool.started", {})])
+                conn.pgconn.untrace()
+
+    asyncio.run(work())
+    ready = [line.split()[-1] for line in wire.read_text().splitlines() if "ReadyForQuery" in line]
+    assert ready == ["I"]
+    assert types(run).count("tool.started") == Step.objects.filter(run_id=run.pk).count() == 2
+
+
 def test_a_claim_takes_a_run_once(run):
     async def work(first, second):
         mine = await first.claim("default", 16)
