@@ -103,6 +103,7 @@ def main(number: int) -> None:
     from runs.models import AgentRun, Slot
     from runs.services import Start, start_run
 
+    connection.settings_dict["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 12}  # as in a worker
     agent = make_agent()
     tenant = create_tenant(f"bench-{os.getpid()}", "Bench")
     Slot.objects.get_or_create(tenant=tenant)
