@@ -17,6 +17,8 @@ from . import limits
 from .models import Approval, Decision
 from .states import ApprovalStatus
 
+# Time ends a question whether or not anybody has written that down yet.
+IS_LATE = Q(status=ApprovalStatus.REQUESTED, expires_at__lte=Now())
 IS_OPEN = Q(status=ApprovalStatus.REQUESTED) & (Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
 
 

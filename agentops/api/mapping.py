@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Model, QuerySet
+from django.db.models import Case, Model, QuerySet, Value, When
 
 from agentops.engine.control import CancelReceipt
 from agentops.kernel.ids import parse, show
@@ -49,7 +49,7 @@ def run(row: AgentRun, principal: Principal) -> shapes.Run:
     if row.retry_of_id is not None:
         where_it_applies["retry_of"] = show("run", row.retry_of_id)
     result = runs.result(row)
-    asked = approvals_of(row).filter(status=ApprovalStatus.REQUESTED)
+    asked = approvals_of(row).filter(approvals.IS_OPEN)
     if not may(principal, "approvals:read"):
         asked = asked.none()
     return shapes.Run(
@@ -94,6 +94,7 @@ def approvals_of(row: AgentRun) -> QuerySet[Approval]:
         Approval.objects.filter(operation__in=_operation_ids(row))
         .select_related("operation")
         .prefetch_related("decisions__reviewer")
+        .annotate(is_late=Case(When(approvals.IS_LATE, then=Value(True)), default=Value(False)))
         .order_by("id")
     )
 
@@ -104,7 +105,7 @@ def approval(row: Approval) -> shapes.Approval:
         approval_id=row.public_id,
         run_id=show("run", row.operation.run_id),
         operation_id=row.operation.public_id,
-        status=row.status,
+        status=ApprovalStatus.EXPIRED if getattr(row, "is_late", False) else row.status,
         proposal=_proposal(row),
         proposal_digest=row.proposal_digest,
         required=row.required,

@@ -236,3 +236,24 @@ def test_warnings_are_told_in_words_with_the_operation_they_speak_of(caller, run
     assert set(warning) == {"code", "text", "operation_id"}
     assert (warning["code"], warning["operation_id"]) == ("same_target", str(first))
     assert "refund of €489.00" in warning["text"]
+
+
+def test_a_question_whose_time_is_over_has_expired_whether_or_not_a_worker_lives(
+    caller, run, asked, move_clock
+):
+    move_clock(24 * 3600 + 1)
+    assert caller.get(f"/v1/runs/{run}/approvals").json()["items"][0]["status"] == "expired"
+    assert caller.get(f"/v1/runs/{run}").json()["pending_approvals"] == []
+    assert status_of(asked) == OPEN  # nobody has come by to write it down
+
+
+def test_what_is_asked_again_says_why_and_what_is_otherwise(acme, person, reviewer, caller, run, asked):
+    from approvals.services import revoke
+
+    reviewer.post(f"/v1/runs/{run}/approvals/approve", answer_to(asked))
+    lena = person(acme, "lena", limit_minor=200_000)
+    revoke(acme.id, asked.id, reviewer=lena, reason="Wait.", channel="admin")
+    first, second = caller.get(f"/v1/runs/{run}/approvals").json()["items"]
+    assert (first["status"], second["status"]) == ("revoked", "requested")
+    told = [warning for warning in second["proposal"]["warnings"] if warning["code"] == "asked_again"]
+    assert told[0]["text"].startswith("A yes was taken back before anything was sent.")

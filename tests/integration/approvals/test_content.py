@@ -20,6 +20,7 @@ from approvals import queries
 from approvals.models import Approval
 from operations.connectors.base import Answer
 from operations.models import Finding, Operation
+from operations.reconcile import carry_on, reconcile
 from operations.services import intend
 from operations.settlement import Says
 from operations.settlement import settle as word
@@ -154,8 +155,6 @@ def test_a_yes_is_used_up_once_by_its_operation_however_often_the_worker_dies(wo
     approval.refresh_from_db()
     used_at = approval.consumed_at
     assert (approval.consumed_by, len(dead)) == (approval.operation_id, 1)
-    from operations.reconcile import carry_on
-
     for life in range(5):
         settle_quietly(world, run, f"life-{life}")
         world.move_clock(90)
@@ -335,3 +334,32 @@ def test_no_answer_without_a_receipt_is_an_effect(world):
     world.connector.answers.append(Answer(Verdict.CONTRADICTION, code="no_receipt"))
     assert world.send(approval.operation).status == S.UNKNOWN
     assert world.connector.books == {}
+
+
+def test_the_next_generation_goes_under_the_same_yes_while_that_lives_and_asks_anew_after(world):
+    """The provider replays a stored error: that key can say nothing else, and nothing was done under it."""
+    person = factories.person(world.tenant, each_minor=40_000)
+    for is_late in (False, True):
+        approval = world.ask()
+        world.decide(approval, person)
+        world.connector.answers.append(Answer(Verdict.SPENT, code="stored_error"))
+        assert world.send(approval.operation).status == S.UNKNOWN
+        world.move_clock(60)
+        made = reconcile(approval.operation_id)
+        assert (made.status, made.generation) == (S.APPROVED, 1)
+        if is_late:
+            world.move_clock(24 * 3600)
+        after = world.send(made)
+        approval.refresh_from_db()
+        assert approval.consumed_by == made.id
+        if not is_late:
+            assert (after.status, approval.status, Approval.objects.count()) == (S.SUCCEEDED, "approved", 1)
+            continue
+        assert (after.status, approval.status, approval.closed_reason) == (
+            S.PENDING,
+            "superseded",
+            "approval_expired",
+        )
+        world.decide(world.open_of(made), person)
+        assert world.send(made).status == S.SUCCEEDED
+    assert len(world.connector.books) == 2

@@ -7,6 +7,7 @@ from django.core import mail
 from django.test import Client
 
 from agentops.engine.tasks import tell_reviewers
+from agentops.settings import mailer
 from agentops.tenancy.models import Membership, User
 from approvals import notices
 from approvals.models import Approval, Decision, Notice
@@ -184,3 +185,16 @@ def test_two_who_send_at_once_send_each_mail_once_and_one_that_fails_is_tried_ag
     world.move_clock(61)
     assert notices.send_due() == 2
     assert len(mails) == 3
+
+
+def test_without_a_mail_server_each_mail_is_a_file(still_world, settings, tmp_path):
+    world = still_world
+    for name in ("rosa", "gita"):
+        person(world, name)
+    world.ask()
+    settings.MAILERS = {"default": mailer("", tmp_path / "notices")}
+    tell_reviewers()
+    files = [path.read_text() for path in (tmp_path / "notices").iterdir()]
+    assert sorted(text.partition("\nTo: ")[2].partition("@")[0] for text in files) == ["gita", "rosa"]
+    assert all("Subject: Waits for a decision: gift.send" in text for text in files)
+    assert mailer("smtps://ada:p%40ss@mail.example", tmp_path)["OPTIONS"]["password"] == "p@ss"

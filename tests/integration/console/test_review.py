@@ -273,3 +273,17 @@ def test_what_moved_and_broke_nothing_is_shown_where_it_was_sent(world) -> None:
     assert "€500.00" in moved
     assert "€450.00" in moved
     assert "Take the approval back" not in page
+
+
+def test_a_question_without_an_end_says_so_and_counts_no_time(still_world) -> None:
+    endless = {"code": "endless", "when": "true", "outcome": "require_approval", "expires_hours": None}
+    factories.policy(still_world.tenant, "gift.send", [endless])
+    person = factories.person(still_world.tenant, ROLE.REVIEWER, each_minor=50_000)
+    approval = still_world.ask()
+    client = Client()
+    client.force_login(person)
+    for path in ("/admin/approvals/", f"/admin/approvals/{approval.public_id}/"):
+        page = client.get(path).content.decode()
+        assert "no end" in page
+        assert "data-expires" not in page
+    assert decide(person, approval)[1].status_code == 302
