@@ -162,8 +162,17 @@ class ApiTokenAdmin(ReadOnly):
 @admin.register(Policy)
 class PolicyAdmin(ReadOnly):
     right = "manage_policies"
-    list_display = ("action", "number", "tenant", "published_at", "published_by", "created_at")
-    fields = ("action", "number", "tenant", "shown_rules", "published_at", "published_by", "created_at")
+    list_display = ("action", "number", "tenant", "log_only", "published_at", "published_by", "created_at")
+    fields = (
+        "action",
+        "number",
+        "tenant",
+        "log_only",
+        "shown_rules",
+        "published_at",
+        "published_by",
+        "created_at",
+    )
     readonly_fields = ("shown_rules",)
     list_display_links = ("action",)
     list_select_related = ("tenant",)

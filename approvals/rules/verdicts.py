@@ -159,13 +159,13 @@ def lowers(verdict: Verdict, given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def after(earlier: Verdict, now: Verdict) -> Verdict:
-    """The verdict on what was lowered: the stricter of the two, with the reasons of both."""
+    """The verdict on what was lowered: the stricter of the two, with its reasons."""
     stricter = earlier if earlier.asks_more_than(now.outcome, now.required, now.group) else now
     return replace(
         now,
         outcome=stricter.outcome,
         rule=stricter.rule,
-        codes=tuple(dict.fromkeys((*earlier.codes, *now.codes))),
+        codes=stricter.codes,
         risk=stricter.risk,
         required=max(earlier.required, now.required),
         group=stricter.group or now.group or earlier.group,

@@ -108,7 +108,8 @@ def _mark(policy: Policy) -> str:
 
 
 def _named(policy: Policy) -> str:
-    return f"{policy}, {len(policy.rules)} rules, {_mark(policy)[:SHORT]}"
+    count = len(policy.rules)
+    return f"{policy}, {count} rule{'s'[: count != 1]}, {_mark(policy)[:SHORT]}"
 
 
 def _all(where: Tenant) -> Iterator[str]:
