@@ -118,7 +118,10 @@ def decide(row: Operation, verdict: str) -> None:
 def test_a_proposal_that_another_overtakes_is_looked_at_anew_and_lowered(stage, monkeypatch):
     """Between its rules and its lock the customer's first refund of the day is recorded: the second gets less."""
     second = "history.customer.last_24h.count >= 1"
-    rules = [rule("allow", second, code="it.second", clamp={"amount_minor": 1_000}), rule("allow")]
+    asks = rule(
+        "require_approval", 'operation.target == "order:A-0"'
+    )  # it stays open: nobody sends it meanwhile
+    rules = [asks, rule("allow", second, code="it.second", clamp={"amount_minor": 1_000}), rule("allow")]
     factories.policy(stage.tenant, "refund.create", rules)
     consider, order, first = policy.consider, stage.order(2_000), factories.run(stage.tenant)
     AgentRun.objects.filter(pk=first.pk).update(ready_at=None)  # no driver takes it
