@@ -52,7 +52,9 @@ def test_a_checkpoint_is_one_round_trip_and_one_commit(run, tmp_path):
             with wire.open("w") as lines:
                 async with pool.connection() as conn:
                     conn.pgconn.trace(lines.fileno())
-                await ledger.checkpoint(mine, [NewStep("turn-2", "model", "x", {})], [Event("tool.started", {})])
+                await ledger.checkpoint(
+                    mine, [NewStep("turn-2", "model", "x", {})], [Event("tool.started", {})]
+                )
                 conn.pgconn.untrace()
 
     asyncio.run(work())
