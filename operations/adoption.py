@@ -10,7 +10,8 @@ from runs.standins import AGENT, stand_in
 
 from .connectors.base import Answer, Intent, Told
 from .dispatch import Authority
-from .findings import Evidence, merge
+from .evidence import Evidence
+from .findings import merge
 from .incidents import open_incident
 from .models import Connection, Operation
 from .moves import Locked, lock, move, retried

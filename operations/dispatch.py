@@ -25,12 +25,13 @@ from runs.states import BlockedOn
 
 from .connectors.base import Action, Answer, Call, CheckFailed, Facts, PastSendBy, Request
 from .connectors.registry import ACTIONS, CONNECTORS
-from .evidence import SEND_WITHIN_SECONDS, flight_seconds, may_be_sent_again
-from .findings import Evidence, escalate, look_again, take
+from .evidence import SEND_WITHIN_SECONDS, Evidence, flight_seconds, may_be_sent_again
+from .findings import take
 from .grades import declared
 from .incidents import CREDENTIAL_CODES, open_incident
 from .models import Attempt, Connection, Operation
 from .moves import Locked, lock, move, retried
+from .outcomes import escalate, look_again
 from .rewriting import Rewritten, rewritten
 from .services import credential, digest_of, params, remember_facts
 from .states import OperationStatus, Source, Verdict

@@ -1,11 +1,12 @@
-"""What the record of an operation proves: nothing on its way, nothing done, a key that still lives. Reads only."""
+"""A piece of evidence, and what those on record prove: nothing on its way, nothing done, a key that still lives. Reads only."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.conf import settings
 
+from agentops.audit.entries import SYSTEM, Actor
 from agentops.kernel.clock import now
 from agentops.kernel.redaction import printable
 
@@ -22,6 +23,16 @@ REFERENCE_CHARS = 120
 
 PROVES_NOTHING_DONE = (Verdict.NOT_SENT, Verdict.BLOCKED, Verdict.REFUSED)  # said of one request
 _SAYS_IT_HAPPENED = (Verdict.APPLIED, Verdict.ACCEPTED)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One answer with where it comes from; `attempt` where it answers one of ours."""
+
+    source: Source
+    answer: Answer
+    attempt: int | None = None
+    actor: Actor = SYSTEM
 
 
 def flight_seconds(operation: Operation) -> float:

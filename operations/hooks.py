@@ -21,7 +21,8 @@ from . import unmatched
 from .connectors.base import Answer, Message, NotSigned, Told
 from .connectors.registry import CONNECTORS
 from .dispatch import call_of, loaded
-from .findings import Evidence, merge
+from .evidence import Evidence
+from .findings import merge
 from .models import Connection, Hook, Operation
 from .moves import lock, retried
 from .states import Source, Verdict

@@ -1,5 +1,8 @@
 """Incidents: one for a cause, however many operations wait behind it."""
 
+from typing import Any
+
+from agentops.audit.entries import SYSTEM, record
 from agentops.kernel.clock import Now
 
 from .models import Incident, Operation
@@ -43,3 +46,19 @@ def lacks_credential(operation: Operation) -> bool:
         about=str(operation.connection_id),
         closed_at=None,
     ).exists()
+
+
+def alarm(operation: Operation, verb: str, detail: dict[str, Any]) -> None:
+    """An incident with a security entry, once while it is open; each piece of evidence is a finding anyway."""
+    if is_open(operation, verb, about=operation.public_id):
+        return
+    record(
+        operation.tenant_id,
+        f"operation.{verb}",
+        "operation",
+        operation.public_id,
+        SYSTEM,
+        detail=detail,
+        security=True,
+    )
+    open_incident(operation, verb, about=operation.public_id)

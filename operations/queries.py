@@ -4,8 +4,9 @@ from typing import Any
 
 from agentops.tenancy import vault
 
-from .findings import finding_place, receipt_place
+from .findings import finding_place
 from .models import Attempt, Finding, Operation
+from .outcomes import receipt_place
 from .services import params
 
 __all__ = ["attempts", "findings", "params", "receipt"]

@@ -12,8 +12,8 @@ from agentops.telemetry.logs import bound_contextvars, logger
 from .connectors.base import Answer
 from .connectors.registry import ACTIONS, CONNECTORS
 from .dispatch import Authority, call_of, dispatch, loaded
-from .evidence import may_be_sent_again
-from .findings import Evidence, take
+from .evidence import Evidence, may_be_sent_again
+from .findings import take
 from .grades import declared
 from .models import Operation
 from .states import OperationStatus, Source, Verdict

@@ -22,12 +22,13 @@ from runs.wakeups import ring_operations
 from .connectors.base import Answer
 from .connectors.registry import CONNECTORS
 from .dispatch import call_of, loaded
-from .evidence import may_be_sent_by_a_person
-from .findings import Evidence, merge, note, send_again, take
+from .evidence import Evidence, may_be_sent_by_a_person
+from .findings import merge, note, take
 from .grades import declared
 from .incidents import close_incident
 from .models import Operation, SettleLimit, Settlement
 from .moves import Locked, lock, move, retried
+from .outcomes import send_again
 from .states import FINAL, OperationStatus, PersonsVerdict, Source, Verdict
 
 MAX_WORDS_CHARS = 2_000

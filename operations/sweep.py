@@ -20,7 +20,8 @@ from .connectors.base import Answer, CheckFailed, Page, Told, Window, key_digest
 from .connectors.registry import CONNECTORS
 from .contract import ground
 from .dispatch import Authority, call_of, loaded
-from .findings import Evidence, take
+from .evidence import Evidence
+from .findings import take
 from .grades import declared
 from .models import Attempt, Connection, Operation, Sweep, Target, Unmatched
 from .services import remember_facts

@@ -23,7 +23,7 @@ from agentops.sdk.errors import OperationRefused
 from agentops.tenancy.models import Tenant
 from approvals.models import Approval
 from approvals.services import AUTHORITY, decide
-from operations import dispatch, findings, moves, queries
+from operations import dispatch, moves, outcomes, queries
 from operations.connectors import wire
 from operations.connectors.registry import CONNECTORS
 from operations.models import Incident, Operation
@@ -226,7 +226,7 @@ def dies_where_it_is_told(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(engine_settle, "submit", submitted)
     monkeypatch.setattr(wire, "_body", read)
     monkeypatch.setattr(moves, "append", appended)
-    monkeypatch.setattr(findings, "append", appended)
+    monkeypatch.setattr(outcomes, "append", appended)
     monkeypatch.setattr(dispatch, "take", taken)
     for connector in CONNECTORS.values():
         monkeypatch.setattr(connector, "send", sent(connector.send))

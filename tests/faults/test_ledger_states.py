@@ -16,7 +16,8 @@ from approvals.services import AUTHORITY, decide, expire_due
 from operations.connectors.base import Answer, Call, Fact, Facts, Guard
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import Departure, depart, dispatch, loaded, send
-from operations.findings import Evidence, take
+from operations.evidence import Evidence
+from operations.findings import take
 from operations.models import Operation
 from operations.reconcile import carry_on
 from operations.states import FINAL, Source, Verdict

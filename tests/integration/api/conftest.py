@@ -19,7 +19,8 @@ from operations.connectors.base import Answer, Facts, Field
 from operations.connectors.base import Verdict as Evident
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import call_of, commit_attempt
-from operations.findings import Evidence, take
+from operations.evidence import Evidence
+from operations.findings import take
 from operations.models import Operation
 from operations.moves import Locked, lock
 from operations.services import intend, propose

@@ -12,8 +12,8 @@ from operations import dispatch as dispatching
 from operations.connectors.base import Answer
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import depart, loaded, send
-from operations.evidence import key_lives, may_be_sent_again
-from operations.findings import Evidence, take
+from operations.evidence import Evidence, key_lives, may_be_sent_again
+from operations.findings import take
 from operations.models import Attempt, Finding, Incident
 from operations.reconcile import reconcile
 from operations.states import OperationStatus as S
