@@ -9,7 +9,7 @@ from agentops.kernel.sealed import Place
 from agentops.tenancy import vault
 
 from .evidence import Evidence, is_answered, is_overtaken, others_in_doubt, readable
-from .incidents import alarm, close_incident, open_incident
+from .incidents import alarm, close_incident, hold_incident, open_incident
 from .models import Finding, Operation
 from .moves import Locked, lock, retried
 from .outcomes import (
@@ -52,6 +52,8 @@ def merge(locked: Locked, evidence: Evidence) -> None:
         _about_the_past(locked, evidence)
         return
     was_asked = operation.status == _S.ESCALATED
+    if was_asked:
+        hold_incident(operation, "outcome_unknown", about=operation.public_id)
     _settle(locked, evidence)
     if was_asked and operation.status != _S.ESCALATED:
         close_incident(operation, "outcome_unknown", about=operation.public_id)

@@ -28,6 +28,12 @@ def is_open(operation: Operation, kind: str, *, about: str) -> bool:
     return open_ones.filter(about=about).exists()
 
 
+def hold_incident(operation: Operation, kind: str, *, about: str) -> None:
+    """Lock the open incident of that kind: before settlements, where the same transaction may close both."""
+    rows = Incident.objects.filter(tenant_id=operation.tenant_id, kind=kind, about=about, closed_at=None)
+    list(rows.select_for_update(no_key=True).values_list("id", flat=True))
+
+
 def close_incident(operation: Operation, *kinds: str, about: str = "") -> None:
     """Close the incidents of these kinds about `about` (by default the connection): evidence showed that they are over."""
     Incident.objects.filter(

@@ -113,4 +113,4 @@ def no_circle(lock_orders: LockOrders) -> Iterator[None]:
     """A test that uses this one fails where a transaction of the services that it calls closes a circle."""
     yield
     faults, lock_orders.faults = lock_orders.faults, []
-    assert faults == []
+    assert faults == [], faults

@@ -24,15 +24,20 @@ from approvals.bulk import Named
 from approvals.models import Approval
 from approvals.services import AUTHORITY, decide_each, expire_due, extend, lower, revoke
 from operations import sweep
+from operations.connections import remove_credential, set_credential
+from operations.connectors.base import Answer
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import call_of, depart, loaded, send
-from operations.models import Connection
+from operations.models import Connection, Operation
+from operations.moves import lock
+from operations.outcomes import escalate
 from operations.reconcile import carry_on
 from operations.settlement import Says, settle
-from operations.states import PersonsVerdict
+from operations.states import PersonsVerdict, Verdict
 from runs import budgets
 from runs.models import AgentRun
 from tests import factories
+from tests.conformance.connectors.subjects import STRIPE_KEY
 from tests.locks import LockOrders
 from tests.stage import LARGE, SMALL
 
@@ -60,6 +65,9 @@ def play(stage) -> None:
     send(departure)
     settler = factories.settler(stage.tenant)
     for verdict in (PersonsVerdict.KEEP_LOOKING, PersonsVerdict.HAPPENED):
+        Operation.objects.filter(pk=lost.operation_id).update(look_until=None)
+        with transaction.atomic():
+            escalate(lock(lost.operation_id), Answer(Verdict.UNKNOWN), "look_ups_say_nothing")
         reference = stage.refunds({"id": lost.operation.target_name})[0]["id"]
         says = Says(verdict, "x", reference)
         settle(stage.tenant.id, lost.operation_id, says, person=settler, channel="cli")
@@ -127,6 +135,8 @@ def play_sweep(stage) -> None:
     assert sweep.carry_on(account, AUTHORITY).adopted == 2
     waiting.refresh_from_db()
     assert waiting.status == "withdrawn"
+    remove_credential(account, SYSTEM)
+    set_credential(account, STRIPE_KEY, SYSTEM)
 
 
 @pytest.fixture
