@@ -10,6 +10,7 @@ from django.db import connection, transaction
 
 from agentops.kernel.clock import now
 from agentops.kernel.problems import Conflict
+from agentops.kernel.sealed import CannotUnseal
 from agentops.sdk import agents as known_agents
 from agentops.sdk.agents import Agent
 from agentops.sdk.errors import InvalidArguments, SdkError, error_result
@@ -47,7 +48,7 @@ def replay(run: AgentRun) -> list[Line]:
     """Walk the run again with this process's code, every turn, call and effect answered from the record.
 
     It is one transaction that PostgreSQL lets write nothing, and a tool's code is run only where it declares that it may run
-    again, in a thread that may open no connection. Raises Conflict (no_agent), CannotUnseal where words were erased.
+    again, in a thread that may open no connection. Raises Conflict (no_agent, erased).
     """
     agent = known_agents.agent(run.agent)
     if agent is None:
@@ -55,8 +56,13 @@ def replay(run: AgentRun) -> list[Line]:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION READ ONLY")
-        record = record_of(run)
-        return list(_Walk(record, _live(record, agent)).lines())
+        try:
+            record = record_of(run)
+            return list(_Walk(record, _live(record, agent)).lines())
+        except CannotUnseal:
+            raise Conflict(
+                f"Words of {run} have been erased; its record is not whole.", code="erased"
+            ) from None
 
 
 def _live(record: Record, agent: Agent) -> LiveRun:

@@ -6,8 +6,12 @@ from agentops.audit.entries import Actor
 from agentops.audit.models import AuditEntry
 from agentops.engine.control import cancel_run
 from agentops.engine.outlook import Fate, outlook
+from agentops.engine.replay import replay
 from agentops.engine.rerun import Moved, rerun
+from agentops.kernel.clock import Now
 from agentops.kernel.problems import Conflict
+from agentops.tenancy import vault
+from agentops.tenancy.models import DataKey
 from operations.models import Operation
 from runs.models import AgentRun
 from tests.stage import LARGE, SMALL, answer, operation, story, types
@@ -125,3 +129,11 @@ def test_a_fork_asks_something_else_and_inherits_nothing(stage):
     assert (fork.dedupe_key, fork.rerun_of_id) == (None, run.pk)
     assert (len(stage.refunds(order)), len(stage.refunds(other))) == (1, 1)
     assert AuditEntry.objects.filter(verb="run.forked").count() == 1
+    DataKey.objects.filter(pk=run.data_key_id).update(
+        wrapped=None, erased_at=Now()
+    )  # on the customer's request
+    vault.forget()
+    for attempt in (lambda: again(stage, run), lambda: replay(row_of(run))):
+        with pytest.raises(Conflict) as erased:
+            attempt()
+        assert erased.value.code == "erased"
