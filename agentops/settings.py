@@ -148,12 +148,9 @@ AGENTOPS_SHOP_URL = text("AGENTOPS_SHOP_URL")
 AGENTOPS_MAIL_DIR = Path(text("AGENTOPS_MAIL_DIR", str(AGENTOPS_DATA / "mail")))
 DEFAULT_FROM_EMAIL = text("AGENTOPS_MAIL_FROM", "Customer support <support@agentops.example>")
 AGENTOPS_NOTICES_FROM = text("AGENTOPS_NOTICES_FROM", "AgentOps <agentops@agentops.example>")
-AGENTOPS_NOTICES_URL = text(
-    "AGENTOPS_NOTICES_URL"
-)  # smtp(s)://user:password@host:port; without it, a file a mail
-MAILERS = {
-    "default": mailer(AGENTOPS_NOTICES_URL, AGENTOPS_DATA / "notices")
-}  # to people; the mail connector has its own
+# Mail to reviewers; the mail connector has accounts of its own. smtp(s)://user:password@host:port, in the demo a file a mail.
+AGENTOPS_NOTICES_URL = text("AGENTOPS_NOTICES_URL", "" if AGENTOPS_DEMO else "smtp://localhost:25")
+MAILERS = {"default": mailer(AGENTOPS_NOTICES_URL, AGENTOPS_DATA / "notices")}
 AGENTOPS_WORKER_TOKEN = text("AGENTOPS_WORKER_TOKEN") or secrets.token_hex(
     16
 )  # owner of this process's leases

@@ -353,6 +353,7 @@ def test_the_accounts_tokens_and_orders_of_the_demo_are_as_promised(stack: Stack
         "reviewer",
         "lead",
         "engineer",
+        "policy-owner",
         "globex-reviewer",
         "admin",
     }
