@@ -1,5 +1,6 @@
 """Policy: what a tenant's published rules say of a proposal. The first match decides, no match asks a person, no answer denies."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 from django.db import transaction
@@ -20,7 +21,7 @@ from runs.models import AgentRun
 from .models import Policy, PolicyDecision
 from .rules import history
 from .rules.conditions import CannotEvaluate
-from .rules.evaluation import ruleset
+from .rules.evaluation import rules_of
 from .rules.verdicts import MAX_LOWERINGS, Inputs, Verdict, after, lowers, no_answer, say
 from .states import Outcome
 
@@ -107,7 +108,8 @@ def evaluate_again(operation: Operation, facts: Facts) -> Verdict:
         )
     )
     if lowers(verdict, params(operation) if verdict.clamp else {}):
-        verdict = replace(verdict, outcome=Outcome.DENY, codes=(*verdict.codes, "policy_lowers"))
+        codes = ("policy_lowers", *verdict.codes)
+        verdict = replace(verdict, outcome=Outcome.DENY, rule="policy_lowers", codes=codes)
     return verdict
 
 
@@ -126,7 +128,7 @@ def counted_under_lock(operation: Operation, verdict: Verdict) -> Verdict:
     inputs = verdict.inputs
     if inputs is None:
         return verdict
-    counts = bool(_windows(inputs))
+    counts = bool(_windows(inputs.force, inputs.action))  # one that only records need not be exact
     if not counts and not (inputs.action.guards_target and verdict.outcome == Outcome.ALLOW):
         return verdict  # the target's own history is counted under the target's lock
     if counts:
@@ -188,11 +190,11 @@ def _inputs(
     return Inputs(subject, action, values, force, log_only)
 
 
-def _windows(inputs: Inputs) -> frozenset[tuple[str, str]]:
-    asked = [policy for policy in (inputs.force, inputs.log_only) if policy is not None]
-    return frozenset().union(
-        *(ruleset(policy.digest, inputs.action, policy.rules).windows for policy in asked)
-    )
+def _windows(policy: Policy | None, action: Action) -> frozenset[tuple[str, str]]:
+    """What of the past a version counts; nothing where it has no answer anyway."""
+    with suppress(CannotEvaluate):
+        return rules_of(policy, action).windows if policy else frozenset()
+    return frozenset()
 
 
 def _look(inputs: Inputs) -> Verdict:
@@ -200,7 +202,8 @@ def _look(inputs: Inputs) -> Verdict:
     same = history.same_target(inputs.subject) if inputs.action.guards_target else ()
     values = {**inputs.values, "history.same_target": len(same)}
     try:
-        values |= history.count(inputs.subject, _windows(inputs))
+        wanted = (_windows(policy, inputs.action) for policy in (inputs.force, inputs.log_only))
+        values |= history.count(inputs.subject, frozenset().union(*wanted))
         found = digest("policy-input", values)
     except (CannotEvaluate, NotCanonical) as error:
         log.warning("policy_error", action=inputs.action.name, error=str(error))

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from agentops.kernel.canonical import digest
+from approvals.models import Policy
 from operations.connectors.base import Action
 
 from .conditions import CannotEvaluate, Condition, context_of, holds, ready
@@ -35,18 +37,20 @@ class Ruleset:
 _ready: dict[tuple[str, str, int], Ruleset] = {}
 
 
-def ruleset(digest: str, action: Action, rules: Sequence[Mapping[str, Any]]) -> Ruleset:
-    """The rules with that digest, made ready once in a process."""
-    name = (digest, action.name, action.version)
+def rules_of(version: Policy, action: Action) -> Ruleset:
+    """The rules of a version, made ready once in a process. Raises CannotEvaluate where its row was altered."""
+    name = (version.digest, action.name, action.version)
     found = _ready.get(name)
     if found is None:
+        if digest("policy", version.rules) != version.digest:
+            raise CannotEvaluate("its rules are not those that were published")
         if len(_ready) >= MAX_READY:
             _ready.clear()
-        found = _ready[name] = _made(action, rules)
+        found = _ready[name] = ruleset(action, version.rules)
     return found
 
 
-def _made(action: Action, rules: Sequence[Mapping[str, Any]]) -> Ruleset:
+def ruleset(action: Action, rules: Sequence[Mapping[str, Any]]) -> Ruleset:
     known = known_for(action)
     entries: list[tuple[Rule, Condition] | None] = []
     for given in rules:

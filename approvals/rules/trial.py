@@ -14,7 +14,7 @@ from operations.models import Operation
 
 from . import history
 from .conditions import CannotEvaluate
-from .evaluation import ruleset
+from .evaluation import rules_of
 from .verdicts import say_of_amount
 
 AMOUNT = "operation.amount_minor"
@@ -96,7 +96,7 @@ def _would(version: Policy, decision: PolicyDecision, seen: Mapping[str, Any]) -
     operation, action = decision.operation, ACTIONS[version.action]
     asked = [each["from"] for each in operation.lowered if each["field"] == "amount_minor"]
     values = {**seen, AMOUNT: asked[0] if asked else seen[AMOUNT]}
-    missing = ruleset(version.digest, action, version.rules).windows - _counted(seen)
+    missing = rules_of(version, action).windows - _counted(seen)
     subject = history.Subject(
         operation.tenant_id,
         operation.tenant.timezone,

@@ -15,7 +15,7 @@ from operations.sentences import money
 
 from . import history
 from .conditions import CannotEvaluate
-from .evaluation import first_match, ruleset
+from .evaluation import first_match, rules_of
 from .shape import Rule, filled
 
 log = logger(__name__)
@@ -98,7 +98,7 @@ def _first_match(policy: Policy | None, action: Action, values: Mapping[str, int
     if policy is None:
         return _by_default(None, "no_policy")
     try:
-        rule = first_match(ruleset(policy.digest, action, policy.rules), values)
+        rule = first_match(rules_of(policy, action), values)
     except CannotEvaluate as error:
         log.warning("policy_error", action=action.name, policy=policy.number, error=str(error))
         return no_answer(policy)

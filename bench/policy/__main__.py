@@ -20,7 +20,7 @@ import django
 django.setup()
 
 from agentops.demo.seed import RULES  # noqa: E402
-from approvals.rules.evaluation import _made, first_match, ruleset  # noqa: E402
+from approvals.rules.evaluation import first_match, ruleset  # noqa: E402
 from approvals.rules.grammar import MAX_CHARS  # noqa: E402
 from approvals.rules.shape import lint  # noqa: E402
 from operations.connectors.registry import ACTIONS  # noqa: E402
@@ -74,15 +74,15 @@ def nested() -> dict[str, object]:
 
 
 def subjects() -> dict[str, Callable[[], object]]:
-    demo, fifty = ruleset("demo", REFUND, DEMO), ruleset("fifty", REFUND, FIFTY)
-    longest = ruleset("longest", REFUND, [{"code": "a", "when": LONGEST, "outcome": "allow"}])
+    demo, fifty = ruleset(REFUND, DEMO), ruleset(REFUND, FIFTY)
+    longest = ruleset(REFUND, [{"code": "a", "when": LONGEST, "outcome": "allow"}])
     plain, tree = [cel.compile(rule["when"]) for rule in DEMO], nested()
     return {
         "the demo's four rules, the last one decides": lambda: first_match(demo, VALUES),
         "fifty rules with history, none decides": lambda: first_match(fifty, VALUES),
         f"one condition of {len(LONGEST)} characters (of {MAX_CHARS})": lambda: first_match(longest, VALUES),
         "the four in plain CEL, compiled, values as maps": lambda: [each.execute(tree) for each in plain],
-        "the four made ready anew each time": lambda: first_match(_made(REFUND, DEMO), VALUES),
+        "the four made ready anew each time": lambda: first_match(ruleset(REFUND, DEMO), VALUES),
         "lint of the four": lambda: lint(REFUND, DEMO),
     }
 

@@ -1,5 +1,7 @@
 """Policy: the first rule that matches decides; what cannot be evaluated denies; a second one on a target asks."""
 
+import json
+
 import pytest
 
 from agentops.tenancy import vault
@@ -104,6 +106,26 @@ def test_a_log_only_version_decides_nothing_and_records_what_it_would_have_decid
     assert not PolicyDecision.objects.filter(operation=operation(other), log_only=True).exists()
 
 
+@pytest.mark.django_db
+def test_a_version_whose_row_was_altered_denies_and_one_that_only_records_disturbs_nobody():
+    tenant = proposals.shop()
+    silent = factories.policy(
+        tenant, "refund.create", [rule("deny", "history.tenant.today.count > 1")], log_only=True
+    )
+    rules = json.dumps([rule("allow", "history.customer.today.count < 9", code="it.altered")])
+    sql("SET LOCAL session_replication_role = replica")  # as an owner of the database could
+    sql("UPDATE approvals_policy SET rules = %s WHERE id = %s", rules, silent.pk)
+    run = factories.run(tenant)
+    assert proposals.refund(run, amount_minor=2_000).status == "approved"
+    decisions = PolicyDecision.objects.values_list("outcome", "rule", "log_only")
+    assert set(decisions) == {("allow", "refund.small", False), ("deny", "policy_error", True)}
+    sql(
+        "UPDATE approvals_policy SET rules = %s, digest = 'c1:policy:0' WHERE action = 'refund.create'", rules
+    )
+    refused = proposals.refund(run, order="A-2", amount_minor=2_000)
+    assert (refused.status, refused.error_code) == ("rejected", "policy_error")
+
+
 def test_by_the_time_of_sending_a_rule_that_lowers_denies_and_every_look_is_on_record(stage):
     order = stage.order(LARGE)
     run = stage.ask_refund(order)
@@ -113,12 +135,12 @@ def test_by_the_time_of_sending_a_rule_that_lowers_denies_and_every_look_is_on_r
     factories.policy(stage.tenant, "refund.create", [rule("allow", clamp={"amount_minor": LARGE - 1})])
     dispatch(approval.operation_id, AUTHORITY, worker="test")
     row = operation(run)
-    assert (row.status, row.error_code) == (OperationStatus.REJECTED, "it.allow")
+    assert (row.status, row.error_code) == (OperationStatus.REJECTED, "policy_lowers")
     assert stage.refunds(order) == []
     looks = PolicyDecision.objects.filter(operation=row).order_by("id")
     assert [(each.outcome, each.codes[-1], bool(each.sealed_input)) for each in looks] == [
         ("require_approval", "refund.over_limit", True),
-        ("deny", "policy_lowers", False),
+        ("deny", "it.allow", False),
     ]
 
 
