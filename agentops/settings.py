@@ -313,8 +313,8 @@ CELERY_BEAT_SCHEDULE = {
     "expire": {"task": "agentops.engine.tasks.expire_approvals", "schedule": 5.0, "options": {"expires": 10}},
     "notices": {
         "task": "agentops.engine.tasks.tell_reviewers",
-        "schedule": 10.0,
-        "options": {"expires": 20},
+        "schedule": 5.0,
+        "options": {"expires": 10},
     },
     "effects": {
         "task": "agentops.engine.tasks.sweep_effects",

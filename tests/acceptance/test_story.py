@@ -24,6 +24,12 @@ def story(stack: Stack) -> Story:
     return told
 
 
+def notice_of(stack: Stack, approval_id: str) -> str:
+    """The mail to a reviewer that leads to that proposal; the demo writes each into a file."""
+    texts = [path.read_text() for path in (stack.data / "notices").glob("*")]
+    return next((text for text in texts if f"/admin/approvals/{approval_id}/" in text), "")
+
+
 def mails(stack: Stack) -> list[Path]:
     return sorted((stack.data / "mail").glob("ao_*"))
 
@@ -80,6 +86,8 @@ def test_a_rejection_needs_a_reason_and_the_customer_hears_it(story: Story) -> N
     order = story.order(9_900)
     run_id = story.start(f"My order {order} arrived damaged, please refund it.")
     approval = story.waiting(run_id)
+    eventually(lambda: notice_of(story.stack, approval["approval_id"]), 20, "a reviewer is written to")
+    assert "To: reviewer@example.test" in notice_of(story.stack, approval["approval_id"])
     status, problem = story.decide(approval, "reject", reason=" ")
     assert status == 422, problem
     status, _ = story.decide(approval, "reject", reason="The photo shows another product.")
