@@ -141,3 +141,27 @@ def test_whoever_joins_in_asking_does_not_decide(still_world):
             run_id=joined.id, step="turn-1/call-0", tenant_id=world.tenant.id, operation=approval.operation
         )
     assert refused(world, approval, person) == "own_request"
+
+
+def test_who_left_the_group_that_a_rule_asks_has_given_a_yes_for_nothing(world):
+    rule = {"code": "finance", "when": "true", "outcome": "require_approval", "group": "finance"}
+    factories.policy(world.tenant, GIFT.name, [rule])
+    finance = Group.objects.create(name="acme:finance")
+    clerks = [factories.person(world.tenant, each_minor=40_000) for _ in range(2)]
+    for clerk in clerks:
+        clerk.groups.add(finance)
+    approval = world.ask()
+    world.decide(approval, clerks[0])
+    clerks[0].groups.remove(finance)
+    world.send(approval.operation)
+    approval.refresh_from_db()
+    assert (approval.status, approval.closed_reason) == ("superseded", "approver_left_group")
+    assert world.connector.books == {}
+    again = world.open_of(approval.operation)
+    assert (again.group, again.escalate_to) == (
+        "finance",
+        "",
+    )  # silence never widens a group of the tenant's own
+    world.decide(again, clerks[1])
+    world.send(again.operation)
+    assert len(world.connector.books) == 1
