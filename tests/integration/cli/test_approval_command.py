@@ -1,0 +1,59 @@
+"""Approvals at the terminal: the same verbs, with the rights of the person who is named."""
+
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from agentops.cli.people import NO_RIGHT, NOT_THERE, REFUSED
+from agentops.tenancy.models import Membership
+from approvals.models import Approval, Decision
+from tests import factories
+from tests.world import still_world
+
+__all__ = ["still_world"]
+
+
+def said(*words: str) -> str:
+    out = StringIO()
+    call_command("approval", *words, stdout=out)
+    return out.getvalue()
+
+
+def refused(*words: str) -> int:
+    with pytest.raises(CommandError) as told:
+        said(*words)
+    return told.value.returncode
+
+
+def test_a_proposal_is_read_lowered_approved_taken_back_and_rejected_by_name(still_world):
+    world = still_world
+    factories.person(world.tenant, name="rosa", each_minor=5_000)
+    factories.person(world.tenant, Membership.Role.ENGINEER, name="emil", each_minor=None)
+    factories.person(factories.tenant("globex"), name="gita", each_minor=10**6)
+    approval = world.ask()
+    by = ("--as", "rosa")
+    digest = ("--digest", approval.proposal_digest)
+    assert str(approval) in said("list", *by)
+    assert said("list", "--as", "gita") == ""
+    shown = said("show", str(approval), *by)
+    assert f"digest {approval.proposal_digest}" in shown
+    assert "amount_minor: 40000" in shown
+    assert refused("approve", str(approval), *by, *digest) == NO_RIGHT  # above her limit
+    assert refused("approve", str(approval), "--as", "emil", *digest) == NO_RIGHT
+    assert refused("approve", str(approval), "--as", "gita", *digest) == NOT_THERE
+    assert refused("reject", str(approval), *by, "--digest", "x", "--reason", "No.") == REFUSED
+    assert refused("lower", str(approval), "amount_minor=much", *by, *digest, "--reason", "x") == REFUSED
+    assert "asks for less" in said(
+        "lower", str(approval), "amount_minor=4900", *by, *digest, "--reason", "Half."
+    )
+    new = Approval.objects.get(status="requested")
+    assert "Asked again. A reviewer lowered it. Amount: €400.00 → €49.00." in said("show", str(new), *by)
+    assert "may be decided until" in said("extend", str(new), *by)
+    assert "is approved" in said("approve", str(new), *by, "--digest", new.proposal_digest)
+    assert Decision.objects.get().channel == "cli"
+    assert "people are asked anew" in said("revoke", str(new), *by, "--reason", "Too fast.")
+    last = Approval.objects.get(status="requested")
+    assert "is rejected" in said(
+        "reject", str(last), *by, "--digest", last.proposal_digest, "--reason", "No."
+    )
