@@ -220,7 +220,10 @@ def _sheet(operation: Operation, verdict: Verdict, facts: Facts) -> dict[str, An
         ],
         "amount_minor": operation.amount_minor,
         "currency": operation.currency,
-        "reasons": [{"code": code, "sentence": dict(verdict.sentences or {})} for code in verdict.codes],
+        "reasons": [
+            {"code": code, "params": dict(verdict.params), "sentence": dict(verdict.sentences or {})}
+            for code in verdict.codes
+        ],
         "warnings": _warnings(operation, verdict),
         "risk": verdict.risk,
         "reference": operation.reference,

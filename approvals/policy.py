@@ -22,6 +22,7 @@ from .models import Policy, PolicyDecision
 from .rules import history
 from .rules.conditions import CannotEvaluate
 from .rules.evaluation import rules_of
+from .rules.variables import SAME_TARGET
 from .rules.verdicts import MAX_LOWERINGS, Inputs, Verdict, after, lowers, no_answer, say
 from .states import Outcome
 
@@ -128,11 +129,11 @@ def counted_under_lock(operation: Operation, verdict: Verdict) -> Verdict:
     inputs = verdict.inputs
     if inputs is None:
         return verdict
-    counts = bool(_windows(inputs.force, inputs.action))  # one that only records need not be exact
-    if not counts and not (inputs.action.guards_target and verdict.outcome == Outcome.ALLOW):
-        return verdict  # the target's own history is counted under the target's lock
-    if counts:
+    windows, counts_target = _counts(inputs.force, inputs.action)  # one that only records need not be exact
+    if windows:
         history.take_place(operation)
+    elif not counts_target and not (inputs.action.guards_target and verdict.outcome == Outcome.ALLOW):
+        return verdict  # and what is on the target is counted under the target's own lock
     subject = replace(inputs.subject, before=operation)
     again = _look(replace(inputs, subject=subject))
     if verdict.earlier is not None:
@@ -190,28 +191,33 @@ def _inputs(
     return Inputs(subject, action, values, force, log_only)
 
 
-def _windows(policy: Policy | None, action: Action) -> frozenset[tuple[str, str]]:
-    """What of the past a version counts; nothing where it has no answer anyway."""
+def _counts(policy: Policy | None, action: Action) -> tuple[frozenset[tuple[str, str]], bool]:
+    """What of the past a version counts, and whether it counts what is on the target; nothing where it has no answer."""
     with suppress(CannotEvaluate):
-        return rules_of(policy, action).windows if policy else frozenset()
-    return frozenset()
+        if policy is not None:
+            rules = rules_of(policy, action)
+            return rules.windows, rules.counts_target
+    return frozenset(), False
 
 
 def _look(inputs: Inputs) -> Verdict:
     """One look at the rows, and what the versions say of it."""
-    same = history.same_target(inputs.subject) if inputs.action.guards_target else ()
-    values = {**inputs.values, "history.same_target": len(same)}
+    action, force, silent = inputs.action, inputs.force, inputs.log_only
+    asked = [_counts(policy, action) for policy in (force, silent)]
+    same = history.same_target(inputs.subject) if action.guards_target else ()
+    counts_target = any(counts for _, counts in asked)
+    others = history.count_same_target(inputs.subject) if counts_target else len(same)
+    values = {**inputs.values, SAME_TARGET: others}
     try:
-        wanted = (_windows(policy, inputs.action) for policy in (inputs.force, inputs.log_only))
-        values |= history.count(inputs.subject, frozenset().union(*wanted))
+        values |= history.count(inputs.subject, frozenset().union(*(windows for windows, _ in asked)))
         found = digest("policy-input", values)
     except (CannotEvaluate, NotCanonical) as error:
-        log.warning("policy_error", action=inputs.action.name, error=str(error))
-        return replace(no_answer(inputs.force), inputs=inputs)
-    verdict = say(inputs.force, inputs.action, values, len(same))
+        log.warning("policy_error", action=action.name, error=str(error))
+        return replace(no_answer(force), inputs=inputs)
+    verdict = say(force, action, values, len(same))
     beside = None
-    if inputs.log_only is not None:
-        beside = replace(say(inputs.log_only, inputs.action, values, len(same)), input_digest=found)
+    if silent is not None:
+        beside = replace(say(silent, action, values, len(same)), input_digest=found)
     return replace(verdict, input_digest=found, same_target=same, inputs=inputs, seen=values, beside=beside)
 
 

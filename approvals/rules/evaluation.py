@@ -13,7 +13,7 @@ from operations.connectors.base import Action
 from .conditions import CannotEvaluate, Condition, context_of, holds, ready
 from .grammar import Faulty
 from .shape import Rule
-from .variables import HISTORY, Kind, known_for
+from .variables import HISTORY, SAME_TARGET, Kind, known_for
 
 MAX_READY = 1_024  # lists of rules that are kept ready
 
@@ -32,6 +32,10 @@ class Ruleset:
         """What of the past it needs to know: whose operations, since when."""
         paths = (path.split(".") for path in self.reads if path in HISTORY)
         return frozenset((scope, window) for _, scope, window, _ in paths)
+
+    @property
+    def counts_target(self) -> bool:
+        return SAME_TARGET in self.reads
 
 
 _ready: dict[tuple[str, str, int], Ruleset] = {}

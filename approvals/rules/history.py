@@ -118,9 +118,19 @@ def _others(subject: Subject, scope: str) -> "QuerySet[Operation]":
 
 
 def same_target(subject: Subject) -> tuple[Operation, ...]:
-    """The softer guard: other live operations of that action on that target, or recent ones that succeeded."""
+    """The softer guard: other live operations of that action on that target, or recent ones that succeeded; a few of them."""
+    live, done = _on_target(subject)
+    return tuple(live.order_by("created_at")[:5]) + tuple(done.order_by("created_at")[:5])
+
+
+def count_same_target(subject: Subject) -> int:
+    """How many these are, all of them."""
+    live, done = _on_target(subject)
+    return live.count() + done.count()
+
+
+def _on_target(subject: Subject) -> tuple["QuerySet[Operation]", "QuerySet[Operation]"]:
     others = _others(subject, "target")
     since = now() - timedelta(days=settings.AGENTOPS_SAME_TARGET_DAYS)
     live = others.filter(status__in=sorted(OPEN))
-    done = others.filter(status=OperationStatus.SUCCEEDED, updated_at__gt=since)
-    return tuple(live.order_by("created_at")[:5]) + tuple(done.order_by("created_at")[:5])
+    return live, others.filter(status=OperationStatus.SUCCEEDED, updated_at__gt=since)

@@ -15,6 +15,7 @@ from operations.models import Operation
 from . import history
 from .conditions import CannotEvaluate
 from .evaluation import rules_of
+from .variables import SAME_TARGET
 from .verdicts import say_of_amount
 
 AMOUNT = "operation.amount_minor"
@@ -111,7 +112,7 @@ def _would(version: Policy, decision: PolicyDecision, seen: Mapping[str, Any]) -
         values |= history.count(subject, missing, at=decision.at)
     except CannotEvaluate:
         return Said(Outcome.DENY, "policy_error", 1, "", int(values[AMOUNT]))
-    others = int(seen.get("history.same_target", 0)) if action.guards_target else 0
+    others = int(seen.get(SAME_TARGET, 0)) if action.guards_target else 0
     verdict, amount = say_of_amount(version, action, values, others)
     return Said(verdict.outcome, verdict.rule, verdict.required, verdict.group, amount)
 

@@ -21,6 +21,7 @@ class Described:
 
 
 CURRENCY = "operation.currency"
+SAME_TARGET = "history.same_target"
 PLAIN: Mapping[str, Described] = {
     "operation.action": Described(Kind.TEXT, "what is proposed: `refund.create`"),
     "operation.version": Described(Kind.NUMBER, "the action's version"),
@@ -39,7 +40,7 @@ PLAIN: Mapping[str, Described] = {
     "run.agent": Described(Kind.TEXT, "the agent that proposes"),
     "run.channel": Described(Kind.TEXT, "how its run was started: `rest`, `cli`, `console`, …"),
     "run.is_child": Described(Kind.FLAG, "whether another run started it"),
-    "history.same_target": Described(
+    SAME_TARGET: Described(
         Kind.NUMBER, "other operations of this action on this target: alive, or done within 30 days"
     ),
 }

@@ -1,6 +1,7 @@
 """Rules that count: exactly, across runs, however many propose at once; and what rules lower stays one intent."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from agentops.audit.entries import Actor
 from approvals import policy, queries, services
 from approvals.models import Approval, PolicyDecision
 from approvals.rules import history
+from operations.connectors.registry import ACTIONS
 from operations.models import Operation
 from operations.moves import retried
 from operations.services import digest_of, intend, propose
@@ -72,6 +74,18 @@ def test_a_sum_is_kept_by_splitting_neither_over_runs_nor_over_customers_of_one_
     together(*(lambda r=run, n=n: proposed(r, f"r-{n}", 2_000) for n, run in enumerate(runs)))
     assert Counter(Operation.objects.values_list("status", flat=True)) == {"pending": 2, "rejected": 4}
     assert proposed(runs[0], "other", 2_000, order="A-2").status == "pending"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_target_has_one_at_a_time_where_a_rule_says_so(monkeypatch, guarded):
+    monkeypatch.setitem(ACTIONS, "refund.create", replace(ACTIONS["refund.create"], guards_target=guarded))
+    tenant = proposals.shop()
+    rules = [rule("deny", "history.same_target >= 1", code="it.second"), rule("require_approval", required=2)]
+    factories.policy(tenant, "refund.create", rules)
+    runs = [factories.run(tenant) for _ in range(5)]
+    together(*(lambda r=run, n=n: proposed(r, f"r-{n}") for n, run in enumerate(runs)))
+    assert Counter(Operation.objects.values_list("status", flat=True)) == {"pending": 1, "rejected": 4}
 
 
 @pytest.mark.django_db(transaction=True)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from agentops.tenancy import vault
+from approvals import queries
 from approvals.models import PolicyDecision
 from approvals.policy import input_place
 from approvals.services import AUTHORITY
@@ -58,8 +59,6 @@ def test_an_unpublished_version_decides_nothing(stage):
 
 
 def test_a_second_refund_on_an_order_asks_a_person_with_the_first_on_the_sheet(stage):
-    from approvals import queries
-
     order = stage.order()
     first = stage.carry_on(stage.start(f"Refund 10 EUR of order {order['id']}, it is damaged."))
     assert first.status == "completed"
@@ -155,6 +154,32 @@ def test_rules_may_speak_of_exactly_the_facts_that_connectors_read(stage):
         }
         read[seen["operation.action"]] = facts
     assert read == {name: ACTIONS[name].facts for name in ("refund.create", "mail.send", "order.cancel")}
+
+
+@pytest.mark.django_db
+def test_a_question_is_put_as_its_rule_says(settings):
+    settings.AGENTOPS_HOLD_SECONDS = 5
+    tenant = proposals.shop()
+    given = {
+        "risk": "high", "group": "lead", "required": 2, "hold_seconds": 60, "expires_hours": None,
+        "params": {"limit_minor": 5_000}, "sentences": {"en": "Above {limit_minor}.", "zh": "超过 {limit_minor}。"},
+    }  # fmt: skip
+    factories.policy(tenant, "refund.create", [rule("require_approval", **given)])
+    approval = proposals.asked(factories.run(tenant))
+    assert (approval.risk, approval.group, approval.required, approval.hold_seconds) == (
+        "high",
+        "lead",
+        2,
+        60,
+    )
+    assert approval.expires_at is None
+    (reason,) = queries.proposal(approval)["reasons"]
+    said = {"en": "Above €50.00.", "zh": "超过 €50.00。"}
+    assert reason == {"code": "it.require_approval", "params": {"limit_minor": 5_000}, "sentence": said}
+    factories.policy(tenant, "refund.create", [rule("require_approval", expires_hours=2)])
+    approval = proposals.asked(factories.run(tenant), order="A-2")
+    assert (approval.risk, approval.required, approval.hold_seconds) == ("elevated", 1, 5)
+    assert (approval.expires_at - approval.requested_at).total_seconds() == pytest.approx(7_200, abs=5)
 
 
 @pytest.mark.django_db
