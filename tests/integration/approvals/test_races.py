@@ -19,7 +19,7 @@ from tests import factories
 from tests.stage import together
 
 S = OperationStatus
-ROUNDS = 4
+ROUNDS = 2
 DAY = 24 * 3600
 
 
