@@ -143,3 +143,10 @@ def waiting_long(hours: int, limit: int = 20) -> list[Approval]:
     """The oldest that still wait after so many hours, in any tenant: what never expires must not be forgotten."""
     since = Now() - timedelta(hours=hours)
     return list(Approval.objects.filter(IS_OPEN, requested_at__lt=since).order_by("requested_at")[:limit])
+
+
+def name_of(actor: str) -> str:
+    """The name of `user:7`; of whoever is no person, what stands in the record."""
+    key = actor.removeprefix("user:")
+    person = User.objects.filter(pk=int(key)).first() if key.isdecimal() else None
+    return (person.get_full_name() or person.username) if person else actor

@@ -18,6 +18,7 @@ from operations.states import OperationStatus
 from runs.services import wake
 from runs.wakeups import approvals_changed
 
+from . import queries
 from .asking import ask, people_decide
 from .deciding import open_question
 from .ending import expire, finish
@@ -178,7 +179,9 @@ def _extend(approval_id: UUID, operation_id: UUID, actor: Actor) -> Approval:
     if approval.expires_at is None:
         raise Conflict("It waits without an end; there is nothing to extend.", code="never_expires")
     if approval.extended_at is not None:
-        raise Conflict(f"{approval.extended_by} has extended it already.", code="already_extended")
+        raise Conflict(
+            f"{queries.name_of(approval.extended_by)} has extended it already.", code="already_extended"
+        )
     before = approval.expires_at
     after = before + (before - approval.requested_at)
     swap(

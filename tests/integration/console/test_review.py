@@ -248,7 +248,8 @@ def test_a_reviewer_asks_about_less_gives_more_time_and_takes_a_yes_back(still_w
     path = f"/admin/approvals/{new.public_id}/"
     assert "It may be decided until" in client.post(path, {"verdict": "extend"}, follow=True).content.decode()
     page = client.post(path, {"verdict": "extend"}).content.decode()
-    assert "has extended it already" in page
+    assert f"{small.get_full_name()} has extended it already" in page
+    assert "Given more time once" in page
     assert 'value="extend"' not in page
     decide(small, new)
     assert client.post(path, {"verdict": "revoke", "why": " "}).status_code == 422
