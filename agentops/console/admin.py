@@ -162,23 +162,29 @@ class ApiTokenAdmin(ReadOnly):
 @admin.register(Policy)
 class PolicyAdmin(ReadOnly):
     right = "manage_policies"
-    list_display = ("action", "number", "tenant", "log_only", "published_at", "published_by", "created_at")
+    list_display = ("action", "number", "tenant", "standing", "published_at", "published_by", "created_at")
     fields = (
         "action",
         "number",
         "tenant",
-        "log_only",
+        "standing",
         "shown_rules",
         "published_at",
         "published_by",
         "created_at",
     )
-    readonly_fields = ("shown_rules",)
+    readonly_fields = ("standing", "shown_rules")
     list_display_links = ("action",)
     list_select_related = ("tenant",)
     raw_id_fields = ("tenant",)
     sortable_by = ()
     ordering = ("tenant", "action", "-number")
+
+    @admin.display(description="standing")
+    def standing(self, policy: Policy) -> str:
+        if policy.published_at is None:
+            return "draft"
+        return "log-only" if policy.log_only else "published"
 
     @admin.display(description="rules")
     def shown_rules(self, policy: Policy) -> str:
