@@ -12,6 +12,7 @@ from agentops.kernel.sealed import Place
 from agentops.sdk.agents import Agent
 from agentops.telemetry.logs import logger
 from agentops.tenancy import vault
+from agentops.tenancy.models import Tenant
 from operations.connectors.base import Action, Facts
 from operations.connectors.registry import ACTIONS
 from operations.models import Connection, Operation
@@ -79,6 +80,7 @@ def evaluate(run: AgentRun, intended: Intended) -> Verdict:
     return _look(
         _inputs(
             run,
+            intended.tenant,
             intended.action,
             target,
             actor=intended.actor,
@@ -98,6 +100,7 @@ def evaluate_again(operation: Operation, facts: Facts) -> Verdict:
     verdict = _look(
         _inputs(
             operation.run,
+            operation.tenant,
             ACTIONS[operation.action],
             operation.target_text,
             actor=operation.actor,
@@ -154,6 +157,7 @@ def input_place(decision: PolicyDecision) -> Place:
 
 def _inputs(
     run: AgentRun,
+    tenant: Tenant,
     action: Action,
     target: str,
     *,
@@ -165,7 +169,7 @@ def _inputs(
     before: Operation | None = None,
 ) -> Inputs:
     kind, _, name = actor.partition(":")
-    tenant, (amount_minor, currency) = run.tenant, money
+    amount_minor, currency = money
     force, log_only = in_force(tenant.id, action.name)
     values: dict[str, int | str | bool] = {
         "operation.action": action.name,

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.db.models import Exists, OuterRef
+
 from agentops.kernel.sealed import CannotUnseal
 from agentops.tenancy import vault
 from approvals.models import Policy, PolicyDecision
@@ -76,13 +78,11 @@ def over_the_past(version: Policy, *, limit: int = LIMIT) -> Trial:
 
 
 def _past(version: Policy, limit: int) -> Iterator[PolicyDecision]:
-    rows = PolicyDecision.objects.filter(
-        tenant_id=version.tenant_id,
-        operation__action=version.action,
-        sealed_input__isnull=False,
-        log_only=False,
-    )
-    yield from rows.select_related("operation__tenant", "operation__run", "policy").order_by("-at")[:limit]
+    """The first look at each proposal; what a reviewer made of it afterwards is no question to rules."""
+    looks = PolicyDecision.objects.filter(sealed_input__isnull=False, log_only=False)
+    earlier = looks.filter(operation=OuterRef("operation"), pk__lt=OuterRef("pk"))
+    rows = looks.filter(~Exists(earlier), tenant_id=version.tenant_id, operation__action=version.action)
+    yield from rows.select_related("operation__tenant", "operation__run", "policy").order_by("-id")[:limit]
 
 
 def _was(decision: PolicyDecision, seen: Mapping[str, Any]) -> Said:

@@ -134,6 +134,11 @@ def test_a_trial_lists_what_would_have_been_decided_otherwise_and_changes_nothin
         person=owner,
         channel="cli",
     )  # fmt: skip
+    first = PolicyDecision.objects.get(operation=asked)
+    looked_again = PolicyDecision(  # as after a reviewer has lowered it
+        tenant=acme, operation=asked, outcome="require_approval", risk="high", codes=[], sealed_input=first.sealed_input
+    )  # fmt: skip
+    looked_again.save(force_insert=True)
     before = PolicyDecision.objects.count()
     found = over_the_past(draft)
     assert (found.looked_at, found.unreadable) == (4, 0)
