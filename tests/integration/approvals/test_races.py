@@ -61,6 +61,10 @@ class Race:
     def lose_right(self, approval):
         return lambda: self.one.groups.clear()
 
+    def send_on_broken_ground(self, approval):
+        self.world.connector.facts["status"] = "frozen"
+        return self.send(approval)
+
     def send(self, approval):
         return lambda: self.world.send(Operation.objects.get(pk=approval.operation_id))
 
@@ -83,6 +87,9 @@ ALLOWED = {
     ("send", "cancel"): {("approved", S.SUCCEEDED), ("approved", S.CANCELLED)},
     ("revoke", "cancel"): {("approved", S.CANCELLED), ("revoked", S.CANCELLED)},
     ("revoke", "revoke"): {("revoked", S.PENDING)},
+    ("send_on_broken_ground", "revoke"): {("superseded", S.PENDING), ("revoked", S.PENDING)},
+    ("send_on_broken_ground", "send_on_broken_ground"): {("superseded", S.PENDING)},
+    ("send_on_broken_ground", "cancel"): {("superseded", S.CANCELLED), ("approved", S.CANCELLED)},
     ("send", "send"): {("approved", S.SUCCEEDED)},
     ("send", "lose_right"): {("approved", S.SUCCEEDED), ("superseded", S.PENDING)},
 }
@@ -92,6 +99,7 @@ def test_of_two_at_once_one_wins_and_what_is_sent_was_allowed(world):
     for pairs, before in ((OPEN, "open"), (LATE, "late"), (ALLOWED, "allowed")):
         for (first, second), ends in pairs.items():
             for _ in range(ROUNDS):
+                world.connector.reset()
                 race = Race(world)
                 approval = world.ask()
                 if before == "allowed":

@@ -28,16 +28,17 @@ def test_the_table_of_who_may_do_what_is_that_of_the_code():
 
 
 def test_every_grant_is_on_a_tenant_and_of_a_role():
-    tenant = factories.tenant("acme")
+    tenant = factories.tenant()
     for role in Membership.Role:
         factories.person(tenant, role)
     grants = GroupObjectPermission.objects.all()
     assert not UserObjectPermission.objects.exists()
     assert {grant.content_type for grant in grants} == {ContentType.objects.get_for_model(Tenant)}
-    assert {grant.object_pk for grant in grants} == {str(tenant.pk)}
-    assert set(Group.objects.values_list("name", flat=True)) == {
-        f"acme:{role.value}" for role in Membership.Role
-    }
+    mine = grants.filter(group__name__startswith=f"{tenant.slug}:")
+    assert {grant.object_pk for grant in mine} == {str(tenant.pk)}
+    assert set(grants.filter(object_pk=str(tenant.pk))) == set(mine)
+    names = Group.objects.filter(name__startswith=f"{tenant.slug}:").values_list("name", flat=True)
+    assert set(names) == {f"{tenant.slug}:{role.value}" for role in Membership.Role}
     assert {role for _, role, _ in seed.PEOPLE.values()} >= {
         Membership.Role.POLICY_OWNER,
         Membership.Role.LEAD,
