@@ -11,14 +11,14 @@ throwaway = $(python) -m agentops.local.throwaway --
 up: installed
 	@exec $(python) -m agentops.local
 
-# Two lanes on two cores: what waits most (browser, processes that are killed) beside what computes most.
+# Two lanes on two cores, about equally long: what is killed and what starts all of `make up`, beside all the rest.
 test: installed-dev browser
 ifdef T
 	@exec $(throwaway) $(python) -m pytest $(T)
 else
 	@exec $(python) -m agentops.local.lanes \
-	  '$(throwaway) $(python) -m pytest --ignore=tests/acceptance --ignore=tests/faults' \
-	  '$(checks); checked=$$?; $(throwaway) $(python) -m pytest tests/faults tests/acceptance && exit $$checked'
+	  '$(throwaway) $(python) -m pytest --ignore=tests/faults --ignore-glob="*/acceptance/test_*"' \
+	  '$(checks); checked=$$?; $(throwaway) $(python) -m pytest tests/faults tests/acceptance/test_* && exit $$checked'
 endif
 
 unit: installed-dev
