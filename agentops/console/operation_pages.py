@@ -11,6 +11,7 @@ from django.views.decorators.http import require_safe
 
 from agentops.kernel.clock import Now
 from agentops.kernel.ids import parse
+from agentops.kernel.sealed import CannotUnseal
 from agentops.tenancy import vault
 from approvals.endings import ending_sentence
 from approvals.models import Approval, PolicyDecision
@@ -94,7 +95,7 @@ def operation_page(request: HttpRequest, operation_id: str) -> HttpResponse:
         "sentence": status_sentence(operation, sent_at=sent_at),
         "proof": _proof(operation, receipt),
         "receipt": _lines(receipt),
-        "params": _lines(queries.params(operation)),
+        "params": _params(operation),
         "attempts": [_attempt(attempt, findings) for attempt in attempts],
         "findings": [{**finding, "sentence": finding_sentence(finding)} for finding in findings],
         "approvals": _approvals(operation),
@@ -150,6 +151,14 @@ def _proof(operation: Operation, receipt: dict[str, Any] | None) -> list[tuple[s
         ),
     ]
     return [(label, value) for label, value in lines if value]
+
+
+def _params(operation: Operation) -> list[tuple[str, str]]:
+    """What would be sent; a record that was altered does not open, and its page says so."""
+    try:
+        return _lines(queries.params(operation))
+    except CannotUnseal:
+        return [("altered", "The stored parameters do not open: the row was altered. Nothing of it is sent.")]
 
 
 def _lines(values: dict[str, Any] | None) -> list[tuple[str, str]]:

@@ -4,18 +4,23 @@ What may follow is one of four things: it is sent and the move is recorded; it i
 it is refused; nobody can say yes any more. It is never sent wrongly, and never asked for nothing.
 """
 
+import html
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from agentops.audit.models import AuditEntry
 from agentops.kernel.ids import parse
 from agentops.kernel.problems import Conflict, NotYours
 from agentops.tenancy.models import ApiToken, Membership, Tenant, User
 from approvals import queries
+from approvals.endings import lapse_sentence
 from approvals.models import Approval
+from approvals.sentences import field_label
 from operations.connectors import registry
 from operations.occurrences import reopen
 from operations.states import OperationStatus
@@ -233,6 +238,8 @@ def test_whatever_moves_between_a_request_and_its_sending_is_recorded_asked_agai
                     AuditEntry.objects.filter(security=True).order_by("id").values_list("verb", flat=True)
                 )[alarms:]
                 assert set(raised) == alarms_of(expected, phase)
+                if phase == "after the decision":
+                    pages_say(case, expected)
             except (AssertionError, pytest.fail.Exception) as fault:
                 wrong[f"{name}, {phase}"] = str(fault).splitlines()[0]
     assert wrong == {}
@@ -303,6 +310,37 @@ def test_after_two_rounds_of_broken_ground_a_person_must_reopen_it(world, monkey
     made = world.propose(world.run(), account=case.operation.target_name)
     assert (made.occurrence, made.previous) == (1, case.operation)
     assert f"user:{engineer.pk}" in world.open_of(made).requesters
+
+
+def pages_say(case: Case, expected: Expected) -> None:
+    """What a reader is told: recorded, asked again with only the difference, or that it no longer stood."""
+    reader, _ = User.objects.get_or_create(username="ada", is_staff=True, is_superuser=True)
+    client = Client()
+    client.force_login(reader)
+
+    def page(of: Approval) -> str:
+        answer = client.get(f"/admin/approvals/{of.public_id}/")
+        assert answer.status_code == 200
+        return answer.content.decode().partition('class="review-head"')[2]
+
+    def shown(text: str, head: str) -> set[str]:
+        if head not in text:
+            return set()
+        table = text[text.index(head) : text.index("What changes")]
+        return set(re.findall(r'<th scope="row">([^<]*)</th>', table))
+
+    labels = {html.escape(field_label(name)) for name in expected.changes}
+    told = page(case.approval)
+    assert client.get(f"/admin/operations/{case.operation.public_id}/").status_code == 200
+    match expected.status:
+        case S.SUCCEEDED:
+            assert shown(told, "Moved before it was sent") == labels
+        case S.PENDING:
+            asked = page(Approval.objects.get(operation=case.operation, status="requested"))
+            assert shown(asked, "Asked again") == labels
+            assert html.escape(lapse_sentence(expected.code)) in asked
+        case _ if expected.code != "record_altered":
+            assert "The approval no longer stood" in told
 
 
 def played(case: Case, move: Move, expected: Expected, phase: str) -> None:

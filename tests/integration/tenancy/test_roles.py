@@ -46,7 +46,7 @@ def test_every_grant_is_on_a_tenant_and_of_a_role():
 
 
 def test_proposals_are_read_by_tenant_in_one_in_and_nobody_elses_are_seen():
-    mine, theirs = proposals.shop("acme"), proposals.shop("globex")
+    mine, theirs = proposals.shop(), proposals.shop()
     asked = [proposals.asked(factories.run(of), order=f"A-{n}") for n, of in enumerate((mine, theirs, mine))]
     person = factories.person(mine)
     with CaptureQueriesContext(connection) as captured:
