@@ -1,5 +1,6 @@
 """Whether an operation may be done: rules, the question to people, and each person's answer."""
 
+import json
 from typing import Any, ClassVar
 
 from django.contrib.postgres.fields import ArrayField
@@ -14,6 +15,11 @@ from agentops.tenancy.models import DataKey, Tenant, User
 from operations.models import Operation
 
 from .states import MOVES, ApprovalStatus, NoticeKind, Outcome, Risk, VerdictOfPerson
+
+
+def digest_of_rules(rules: Any) -> str:
+    """Of the rules exactly as they stand: null is not missing here (`expires_hours`), as it is in the canonical form."""
+    return digest("policy", json.dumps(rules, sort_keys=True))
 
 
 class Policy(models.Model):
@@ -49,7 +55,7 @@ class Policy(models.Model):
         return f"{self.action} v{self.number}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        self.digest = digest("policy", self.rules)
+        self.digest = digest_of_rules(self.rules)
         super().save(*args, **kwargs)
 
 

@@ -1,5 +1,6 @@
 """Policy: what a tenant's published rules say of a proposal. The first match decides, no match asks a person, no answer denies."""
 
+import unicodedata
 from contextlib import suppress
 from dataclasses import replace
 
@@ -46,7 +47,7 @@ def published(tenant_id: int, agent: Agent) -> str:
         .order_by("action", "-number")
         .distinct("action")
     )
-    return digest("policies", [[policy.action, policy.number, policy.rules] for policy in newest])
+    return digest("policies", [[policy.action, policy.number, policy.digest] for policy in newest])
 
 
 def in_force(tenant_id: int, action: str) -> tuple[Policy | None, Policy | None]:
@@ -187,12 +188,17 @@ def _inputs(
         "run.agent": run.agent,
         "run.channel": run.channel,
         "run.is_child": run.parent_id is not None,
-        **{f"target.{fact.name}": fact.value for fact in facts.facts},
+        **{f"target.{fact.name}": _normal(fact.value) for fact in facts.facts},
     }
     subject = history.Subject(
         tenant.id, tenant.timezone, action.name, target, actor, run.agent, currency, before
     )
     return Inputs(subject, action, values, force, log_only)
+
+
+def _normal(value: int | str | bool) -> int | str | bool:
+    """Text in the one form that conditions and records have it in."""
+    return unicodedata.normalize("NFC", value) if isinstance(value, str) else value
 
 
 def _counts(policy: Policy | None, action: Action) -> tuple[frozenset[tuple[str, str]], bool]:

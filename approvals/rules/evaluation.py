@@ -6,8 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agentops.kernel.canonical import digest
-from approvals.models import Policy
+from approvals.models import Policy, digest_of_rules
 from operations.connectors.base import Action
 
 from .conditions import CannotEvaluate, Condition, context_of, holds, ready
@@ -46,7 +45,7 @@ def rules_of(version: Policy, action: Action) -> Ruleset:
     name = (version.digest, action.name, action.version)
     found = _ready.get(name)
     if found is None:
-        if digest("policy", version.rules) != version.digest:
+        if digest_of_rules(version.rules) != version.digest:
             raise CannotEvaluate("its rules are not those that were published")
         if len(_ready) >= MAX_READY:
             _ready.clear()

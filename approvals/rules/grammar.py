@@ -5,6 +5,7 @@ every part, so that a fault can be shown where it is.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -128,7 +129,7 @@ class _Token:
 _TOKEN = re.compile(
     r"(?P<space>[ \t\r\n]+)|(?P<float>\d+\.\d+|\d+(?:\.\d+)?[eE][+-]?\d+)|(?P<number>\d+)(?![\w.])"
     r"|(?P<word>[A-Za-z_][A-Za-z0-9_]*)(?!['\"])"
-    r"|(?P<text>\"(?:[^\"\\\n]|\\[\\\"'])*\"|'(?:[^'\\\n]|\\[\\\"'])*')"
+    r"|(?P<text>\"(?:[^\"\\\x00-\x1f\x7f]|\\[\\\"'])*\"|'(?:[^'\\\x00-\x1f\x7f]|\\[\\\"'])*')"
     r"|(?P<sign>&&|\|\||==|!=|<=|>=|[-<>!+*/%?:.,()\[\]])"
 )
 _ESCAPED = re.compile(r"\\(.)")
@@ -304,7 +305,8 @@ class _Parser:
                     raise Faulty(token.at, "too_large", f"A number is at most {MAX_NUMBER}.")
                 return self._made(Literal(token.at, int(token.text)))
             case "text":
-                return self._made(Literal(token.at, _ESCAPED.sub(r"\1", token.text[1:-1])))
+                said = _ESCAPED.sub(r"\1", token.text[1:-1])
+                return self._made(Literal(token.at, unicodedata.normalize("NFC", said)))  # as records are
             case "word" if token.text in ("true", "false"):
                 return self._made(Literal(token.at, token.text == "true"))
             case "word" if self._take("("):

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from agentops.kernel.problems import Fault as ProblemFault
+from agentops.kernel.redaction import printable
 from approvals.states import Outcome, Risk
 from operations.connectors.base import Action
 
 from . import conditions
-from .grammar import MAX_CHARS
+from .grammar import MAX_CHARS, MAX_NUMBER
 from .variables import Kind, known_for
 
 MAX_RULES = 50
@@ -23,6 +24,7 @@ Sentence = Annotated[str, StringConstraints(min_length=1, max_length=500, patter
 Value = Annotated[str, StringConstraints(max_length=120, pattern=_PRINTED)]
 Language = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[A-Z]{2})?$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
+_UNION_PARTS = ("int", "str", "constrained-int", "constrained-str")  # which of two types a fault was of
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -57,11 +59,11 @@ class Rule(BaseModel):
     cool_down_hours: int | None = Field(
         None, ge=0, le=8_760, description="how long a rejected intent is not asked again on the same facts"
     )
-    clamp: dict[str, Annotated[int, Field(ge=1)]] = Field(
+    clamp: dict[Name, Annotated[int, Field(ge=1, le=MAX_NUMBER)]] = Field(
         default_factory=dict,
         description='the most that adjustable fields may hold: `{"amount_minor": 5000}`; more is lowered',
     )
-    params: dict[Name, int | Value] = Field(
+    params: dict[Name, Annotated[int, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)] | Value] = Field(
         default_factory=dict,
         description="values for the sentences; a name that ends with `_minor` is shown as money",
     )
@@ -128,7 +130,7 @@ def lint(action: Action, rules: Any) -> list[Fault]:
 
 
 def _of(rule: int, field: str, code: str, detail: str) -> Fault:
-    return Fault(rule, field, 0, 0, code, detail)
+    return Fault(rule, printable(field, 120), 0, 0, code, printable(detail, 500))
 
 
 def _shape(number: int, given: Any) -> list[Fault]:
@@ -138,7 +140,7 @@ def _shape(number: int, given: Any) -> list[Fault]:
         return [
             _of(
                 number,
-                ".".join(str(part) for part in each["loc"] if part not in ("int", "str")),
+                ".".join(str(part) for part in each["loc"] if part not in _UNION_PARTS),
                 each["type"],
                 each["msg"],
             )
@@ -176,9 +178,21 @@ def _sense(number: int, rule: Rule, action: Action) -> list[Fault]:
 def read(text: str) -> Any:
     """Rules as somebody has written them down, in JSON. Raises ValueError with the place."""
     try:
-        return json.loads(text, parse_float=_no_float)
+        return json.loads(text, parse_float=_no_float, object_pairs_hook=_each_name_once)
     except json.JSONDecodeError as error:
         raise ValueError(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except RecursionError:
+        raise ValueError("It is nested too deep.") from None
+
+
+def _each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The last of two would decide, and whoever reads the file may look at the first."""
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"{name!r} stands twice in one rule.")
+        fields[name] = value
+    return fields
 
 
 def _no_float(text: str) -> Any:

@@ -182,3 +182,16 @@ def test_the_terminal_leads_from_a_file_to_a_published_version(acme, owner, tmp_
     factories.person(acme, name="rosa")
     assert refused("policy", "draft", REFUND, str(file), "--as", "rosa")[0] == 3
     assert "refund.create" in told("policy", "show", "--as", "rosa")
+
+
+def test_a_value_that_is_null_is_another_rule_than_one_that_is_left_out(acme, owner):
+    by = {"person": owner, "channel": "cli"}
+    unending = versions.save_draft(acme, REFUND, [rule("require_approval", expires_hours=None)], **by)
+    versions.publish(acme, REFUND, digest=unending.digest, **by)
+    assert proposals.asked(factories.run(acme), order="A-1").expires_at is None
+    seen = versions.save_draft(acme, REFUND, [rule("require_approval", expires_hours=None)], **by)
+    other = versions.save_draft(acme, REFUND, [rule("require_approval")], **by)
+    with pytest.raises(Conflict):
+        versions.publish(acme, REFUND, digest=seen.digest, **by)
+    versions.publish(acme, REFUND, digest=other.digest, **by)
+    assert proposals.asked(factories.run(acme), order="A-2").expires_at is not None

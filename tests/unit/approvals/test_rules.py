@@ -145,6 +145,7 @@ HOSTILE = {
     "deep calls": "actor.id.contains(" * 200 + "'a'" + ")" * 200,
     "no end": "'aaaaaaaaaaaa",
     "nul": "actor.id == '\x00",
+    "nul in a text": "actor.id == '\x00'",
 }
 
 
@@ -296,6 +297,10 @@ def rule(**more):
         ([rule(expires_hours=0)], "rule 1, expires_hours", "greater_than_equal"),
         ([rule(hold_seconds=1.5)], "rule 1, hold_seconds", "int_type"),
         ([rule(clamp={"order": 1})], "rule 1, clamp", "not_adjustable"),
+        ([rule(clamp={"\ud800": 1})], f"rule 1, clamp.{'\ufffd' * 3}.[key]", "string_unicode"),
+        ([rule(clamp={"amount_minor": 2**63})], "rule 1, clamp.amount_minor", "less_than_equal"),
+        ([rule(params={"most": 10**400})], "rule 1, params.most", "less_than_equal"),
+        ([rule(when='actor.id == "\x00"')], "rule 1, when, line 1, column 13", "unexpected"),
         ([rule(clamp={"amount_minor": 50.5})], "rule 1, clamp.amount_minor", "int_type"),
         ([rule(outcome="deny", clamp={"amount_minor": 50})], "rule 1, clamp", "denied"),
         ([rule(sentences={"en": "Above {limit}."})], "rule 1, sentences.en", "no_value"),
@@ -347,6 +352,14 @@ def test_rules_are_read_without_decimals():
     for text in ('[{"hold_seconds": 5.5}]', "[", "[1e5]"):
         with pytest.raises(ValueError, match=r"decimal|column"):
             read(text)
+    with pytest.raises(ValueError, match="twice"):
+        read('[{"when": "false", "when": "true"}]')
+    with pytest.raises(ValueError, match="deep"):
+        read("[" * 100_000)
+
+
+def test_one_word_is_one_word_however_it_is_written():
+    assert holds('target.order_status == "Zoe\u0308"', target__order_status="Zo\u00eb")
 
 
 def test_the_handbook_names_every_variable_and_field_that_there_is_and_its_example_is_one():
