@@ -6,20 +6,24 @@ The action's own limit comes before the general one, a person's own before that 
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django.contrib.auth.models import Group
-from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery, Sum, Value
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce, Concat
 
-from agentops.kernel.clock import now
+from agentops.kernel.clock import day_start, now
 from agentops.tenancy.models import Tenant, User
-from operations.states import WITHOUT_EFFECT
+from operations.states import WITHOUT_EFFECT, OperationStatus
 
 from .models import Approval, Decision, ReviewLimit
 from .states import ApprovalStatus, VerdictOfPerson
 
-STANDING = (ApprovalStatus.REQUESTED, ApprovalStatus.APPROVED)  # whose yes takes of a day's limit
+# Whose yes takes of a day's limit; what was sent by it does so too where it was taken back before a further try.
+STANDS = Q(approval__status__in=(ApprovalStatus.REQUESTED, ApprovalStatus.APPROVED)) | Q(
+    ~Q(approval__operation__status=OperationStatus.PENDING),
+    approval__consumed_at__isnull=False,
+    approval__operation__authority_id=F("approval_id"),
+)
 
 
 def groups_of(person: User, tenant: Tenant) -> list[str]:
@@ -66,31 +70,37 @@ def exceeded(approval: Approval, limits: Sequence[ReviewLimit], *, at: datetime 
     for limit in limits:
         if limit.day_minor is not None:
             used = used_minor(limit, approval.tenant, at or now(), but=approval)
-            if used + approval.amount_minor > limit.day_minor:
+            if used is None or used + approval.amount_minor > limit.day_minor:
                 return "over_day"
     return ""
 
 
-def used_minor(limit: ReviewLimit, tenant: Tenant, at: datetime, *, but: Approval) -> int:
-    """What was approved under this limit on the day of `at`, in the tenant's zone, and has not come to nothing."""
-    midnight = at.astimezone(ZoneInfo(tenant.timezone)).replace(hour=0, minute=0, second=0, microsecond=0)
+def used_minor(limit: ReviewLimit, tenant: Tenant, at: datetime, *, but: Approval) -> int | None:
+    """What was approved under this limit on the day of `at`, in the tenant's zone, and has not come to nothing.
+
+    Each proposal once, however many of a group agreed to it. None: nobody knows which day it is there.
+    """
+    try:
+        midnight = day_start(at, tenant.timezone)
+    except ValueError:
+        return None
     answers = Decision.objects.filter(
         tenant_id=limit.tenant_id,
         verdict=VerdictOfPerson.APPROVE,
         decided_at__gte=midnight,
         decided_at__lte=at,
         approval__currency=limit.currency,
-        approval__status__in=STANDING,
         approval__operation__reversed_at__isnull=True,
-    ).exclude(approval__operation__status__in=sorted(WITHOUT_EFFECT))
+    )
+    answers = answers.filter(STANDS).exclude(approval__operation__status__in=sorted(WITHOUT_EFFECT))
     if limit.action:
         answers = answers.filter(approval__action=limit.action)
     if limit.reviewer_id is not None:
         answers = answers.filter(reviewer_id=limit.reviewer_id)
     else:
         answers = answers.filter(groups__contains=[limit.group])
-    total = answers.exclude(approval=but).aggregate(sum=Sum("approval__amount_minor"))["sum"]
-    return int(total or 0)
+    counted = Approval.objects.filter(pk__in=answers.exclude(approval=but).values("approval_id"))
+    return int(counted.aggregate(sum=Sum("amount_minor"))["sum"] or 0)
 
 
 def each_minor_of(person: Any, person_inside: Any, tenant_id: Any, action: Any, currency: Any) -> Coalesce:

@@ -3,6 +3,7 @@
 import time
 from datetime import datetime
 from typing import cast
+from zoneinfo import ZoneInfo
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
@@ -31,6 +32,15 @@ def now() -> datetime:
     with connection.cursor() as cursor:
         cursor.execute("SELECT agentops_now()")
         return cast(datetime, cursor.fetchone()[0])
+
+
+def day_start(at: datetime, timezone: str) -> datetime:
+    """The first moment of the day of `at` in that zone, also where an hour of it comes twice. Raises ValueError: no such zone."""
+    try:
+        there = at.astimezone(ZoneInfo(timezone))
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(f"no time zone {timezone}") from error
+    return there.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
 
 
 _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

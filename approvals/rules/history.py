@@ -9,13 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.db import connection
 from django.db.models import Count, Q, QuerySet, Sum
 
-from agentops.kernel.clock import now
+from agentops.kernel.clock import day_start, now
 from operations.models import Operation
 from operations.states import OPEN, OperationStatus
 
@@ -95,10 +94,9 @@ def _start(window: str, moment: datetime, timezone: str) -> datetime:
     if window in _SPANS:
         return moment - _SPANS[window]
     try:
-        there = moment.astimezone(ZoneInfo(timezone))
-    except (KeyError, ValueError, OSError) as error:
-        raise CannotEvaluate(f"no time zone {timezone}") from error
-    return there.replace(hour=0, minute=0, second=0, microsecond=0)
+        return day_start(moment, timezone)
+    except ValueError as error:
+        raise CannotEvaluate(str(error)) from error
 
 
 def _others(subject: Subject, scope: str) -> "QuerySet[Operation]":

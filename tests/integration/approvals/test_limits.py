@@ -9,6 +9,8 @@ from agentops.kernel.problems import Conflict, NotYours
 from agentops.tenancy.models import Membership
 from approvals import queries
 from approvals.models import Approval, Decision, ReviewLimit
+from operations.connectors.base import Answer
+from operations.states import Verdict
 from tests import factories
 from tests.stage import together
 from tests.world import GIFT
@@ -71,6 +73,40 @@ def test_a_day_is_counted_in_the_tenants_zone_by_person_and_by_group_and_what_ca
     world.move_clock(24 * 3600 - local % (24 * 3600) + 1)  # midnight in Tokyo
     if Approval.objects.get(pk=approvals[4].pk).expires_at > now():
         assert world.decide(approvals[4], gita).status == "approved"
+
+
+def test_a_proposal_that_two_of_a_group_agreed_to_is_counted_once_in_the_groups_day(still_world):
+    world = still_world
+    rule = {"code": "two", "when": "true", "outcome": "require_approval", "required": 2}
+    factories.policy(world.tenant, GIFT.name, [rule])
+    people = [factories.person(world.tenant, each_minor=None) for _ in range(2)]
+    limit(world, group="reviewer", each_minor=40_000, day_minor=80_000)
+    approvals = [world.ask() for _ in range(3)]
+    for approval in approvals[:2]:
+        assert [world.decide(approval, person).status for person in people] == ["requested", "approved"]
+    assert refused(world, approvals[2], people[0]) == "over_day"
+
+
+def test_what_was_sent_by_a_yes_that_was_taken_back_too_late_still_counts_for_its_day(world):
+    person = factories.person(world.tenant, each_minor=40_000)
+    person.review_limits.update(day_minor=40_000)
+    approval, other = world.ask(), world.ask()
+    world.decide(approval, person)
+    world.connector.answers.append(Answer(Verdict.UNKNOWN))  # it may have happened
+    world.send(approval.operation)
+    Approval.objects.filter(pk=approval.pk).update(
+        status="revoked", closed_at=now(), closed_by=f"user:{person.pk}"
+    )
+    assert refused(world, other, person) == "over_day"
+
+
+def test_a_day_in_a_zone_that_nobody_knows_is_used_up(still_world):
+    world = still_world
+    person = factories.person(world.tenant, each_minor=40_000)
+    person.review_limits.update(day_minor=40_000)
+    world.tenant.timezone = "Mars/Olympus"
+    world.tenant.save()
+    assert refused(world, world.ask(), person) == "over_day"
 
 
 def test_two_yes_at_once_of_one_person_do_not_both_fit_a_day_that_has_room_for_one(world):
