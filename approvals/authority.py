@@ -80,10 +80,17 @@ def _approval_of(operation: Operation) -> Approval | None:
 
 
 def _misused(operation: Operation, approval: Approval) -> str:
-    """Whether the yes was given to something else, or has been used up by it: no service writes that."""
+    """Whether the yes was given to something else, was used up by it, or never given: no service writes that."""
     if approval.operation_id != operation.id:
         return "approval_spent" if approval.consumed_at else "approval_of_another"
-    return "approval_altered" if approval.proposal_digest != operation.authorised_digest else ""
+    if approval.proposal_digest != operation.authorised_digest:
+        return "approval_altered"
+    if approval.status != _S.APPROVED:
+        return ""  # it lapsed, and says how
+    given = approval.decisions.filter(
+        verdict=VerdictOfPerson.APPROVE, proposal_digest=approval.proposal_digest
+    )
+    return "approval_unanswered" if given.count() < approval.required else ""
 
 
 def _refused(operation: Operation, approval: Approval, code: str) -> Standing:
@@ -97,7 +104,10 @@ def _refused(operation: Operation, approval: Approval, code: str) -> Standing:
             detail={"code": code, "operation": operation.public_id},
             security=True,
         )
-    return Standing(OperationStatus.FAILED, code, "What allowed it was given to something else.")
+    said = "What allowed it was given to something else."
+    if code == "approval_unanswered":
+        said = "Fewer people said yes to it than were asked."
+    return Standing(OperationStatus.FAILED, code, said)
 
 
 def _lapsed(

@@ -287,6 +287,23 @@ def test_an_approval_whose_own_row_was_altered_is_no_permission(world, monkeypat
     world.send(case.operation)
     assert (case.operation.status, case.operation.error_code) == (S.FAILED, "approval_altered")
     assert AuditEntry.objects.get(security=True).verb == "approval.misused"
+    two = {"code": "two", "when": "true", "outcome": "require_approval", "required": 2}
+    factories.policy(world.tenant, GIFT.name, [two])
+    approval = world.ask()
+    world.decide(approval, case.reviewer)  # one of two
+    sql("UPDATE approvals_approval SET status = 'approved', closed_at = now() WHERE id = %s", approval.id)
+    sql(
+        "UPDATE operations_operation SET status = 'approved', authority_kind = 'approval', authority_id = %s,"
+        " authorised_digest = %s WHERE id = %s",
+        approval.id,
+        approval.proposal_digest,
+        approval.operation_id,
+    )
+    world.send(approval.operation)
+    approval.operation.refresh_from_db()
+    assert (approval.operation.status, approval.operation.error_code) == (S.FAILED, "approval_unanswered")
+    assert world.sent(approval.operation) == []
+    assert AuditEntry.objects.filter(security=True, verb="approval.misused").count() == 2
 
 
 def test_after_two_rounds_of_broken_ground_a_person_must_reopen_it(world, monkeypatch):
