@@ -139,7 +139,7 @@ def _send(notice: Notice) -> bool:
         return False
     try:
         _mail(notice, approval, person).send()
-    except (smtplib.SMTPException, OSError) as error:
+    except (smtplib.SMTPException, OSError, ValueError) as error:  # an address may be none
         log.warning("notice_not_sent", notice=str(notice.id), tries=notice.tries, error=type(error).__name__)
         if notice.tries >= MAX_TRIES:
             _close(notice, "gave_up")

@@ -185,6 +185,16 @@ def test_two_who_send_at_once_send_each_mail_once_and_one_that_fails_is_tried_ag
     world.move_clock(61)
     assert notices.send_due() == 2
     assert len(mails) == 3
+    mails.clear()
+    User.objects.filter(username="gita").update(email="gita@acme.example\nBcc: all@acme.example")
+    world.ask()
+    notices.make_due()
+    assert notices.send_due() == 2  # an address that is none keeps nobody else waiting
+    assert {message.to[0] for message in mails} == {"rosa@acme.example", "lena@acme.example"}
+    for _ in range(notices.MAX_TRIES):
+        world.move_clock(3 * HOUR)
+        notices.send_due()
+    assert Notice.objects.filter(outcome="gave_up").count() == 1
 
 
 def test_without_a_mail_server_each_mail_is_a_file(still_world, settings, tmp_path):
