@@ -110,6 +110,11 @@ def answer(run: AgentRun) -> str:
     return _safe(found["text"], ANSWER_CHARS) if found else ""
 
 
+def one_line(text: str) -> str:
+    """Somebody's words among ours: one line, however many they are, and nothing that a terminal would obey."""
+    return " ".join(_safe(text, ANSWER_CHARS).split("\n"))
+
+
 def _safe(text: str, limit: int) -> str:
     """A model's or a customer's words without what a terminal would obey."""
     return _CONTROL.sub("", printable(text, limit))

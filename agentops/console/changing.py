@@ -19,6 +19,7 @@ from .access import Access
 
 VERBS = ("lower", "extend", "revoke")
 REASON_CHARS = 2_000
+AMOUNT_CHARS = 40
 
 
 def offered(approval: Approval, *, may: bool, is_open: bool) -> dict[str, Any]:
@@ -70,9 +71,11 @@ def _newest(approval: Approval) -> Approval:
 def _minor(text: str, currency: str) -> int:
     """`49.50` in the currency's minor unit. Raises Invalid."""
     try:
+        if len(text) > AMOUNT_CHARS:
+            raise InvalidOperation
         value = Decimal(text.strip().replace(",", ".")) * 10 ** decimals_of(currency)
-        if value != value.to_integral_value():
+        if value != value.to_integral_value() or abs(value) >= 2**63:
             raise InvalidOperation
         return int(value)
-    except (InvalidOperation, ValueError, OverflowError):
+    except (ArithmeticError, ValueError):
         raise Invalid(f"Say the new amount in {currency}, like 49.50.", code="not_lower") from None

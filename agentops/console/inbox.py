@@ -36,6 +36,7 @@ from approvals.states import Risk
 from operations.connectors.registry import ACTIONS
 
 from .access import Access, access_of
+from .plain import number
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
@@ -130,8 +131,8 @@ def _filtered(approvals: QuerySet[RankedApproval], query: Mapping[str, str]) -> 
             | Q(operation__run_id=parse("run", wanted))
             | Q(operation__target_name=wanted)
         )
-    if query.get("tenant", "").isdecimal():
-        approvals = approvals.filter(tenant_id=int(query["tenant"]))
+    if tenant_id := number(query.get("tenant")):
+        approvals = approvals.filter(tenant_id=tenant_id)
     return approvals
 
 

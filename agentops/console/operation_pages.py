@@ -31,6 +31,7 @@ from operations.states import OperationStatus
 from .access import Access, access_of, key_in
 from .keyset import newest_first
 from .names import closed_by
+from .plain import number
 from .timeline_view import took
 
 UNCLEAR = (OperationStatus.UNKNOWN, OperationStatus.ESCALATED)
@@ -50,8 +51,8 @@ def operation_list(request: HttpRequest) -> HttpResponse:
         rows = rows.filter(status__in=UNCLEAR)
     elif query.get("status") in OperationStatus.values:
         rows = rows.filter(status=query["status"])
-    if query.get("tenant", "").isdecimal():
-        rows = rows.filter(tenant_id=int(query["tenant"]))
+    if tenant_id := number(query.get("tenant")):
+        rows = rows.filter(tenant_id=tenant_id)
     wanted = query.get("q", "").strip()
     if wanted:
         rows = rows.filter(Q(pk=parse("op", wanted)) | Q(run_id=parse("run", wanted)))

@@ -64,7 +64,7 @@ class Answer:
             comment=posted.get("comment", "")[:COMMENT_CHARS],
             canned=posted.get("canned", ""),
             ticked=posted.getlist("ticked"),
-            form_id=posted.get("form_id", ""),
+            form_id=posted.get("form_id", "")[:64],
             proposal_digest=posted.get("proposal_digest", ""),
             seen_digest=posted.get("seen_digest", "")[:64],
         )

@@ -31,6 +31,7 @@ from . import timeline, timeline_view
 from .access import Access, access_of, key_in
 from .keyset import newest_first
 from .names import names_in, with_names
+from .plain import number
 from .run_verbs import offered
 from .timeline_words import WORDS
 
@@ -73,8 +74,8 @@ def run_list(request: HttpRequest) -> HttpResponse:
         runs = runs.exclude(status__in=TERMINAL)
     elif query.get("status") in RunStatus.values:
         runs = runs.filter(status=query["status"])
-    if query.get("tenant", "").isdecimal():
-        runs = runs.filter(tenant_id=int(query["tenant"]))
+    if tenant_id := number(query.get("tenant")):
+        runs = runs.filter(tenant_id=tenant_id)
     wanted = query.get("q", "").strip()
     if wanted:
         runs = runs.filter(Q(pk=parse("run", wanted)) | Q(trace_id=wanted) | Q(error_code=wanted))
@@ -133,7 +134,7 @@ def run_page(request: HttpRequest, run_id: str) -> HttpResponse:
     run: Any = find(access, run_id)
     state = timeline.reduce(timeline.initial(), map(frame_of, _log(run.id)))
     now = int(run.clock.timestamp() * 1000)
-    limit = _number(request.GET.get("groups"), GROUPS)
+    limit = number(request.GET.get("groups"), GROUPS, most=100_000)
     groups, older = timeline_view.shown_groups(state, limit)
     state["groups"] = {group["key"]: group for group in groups}
     folded = request.GET.get("scale") != "true"
@@ -238,16 +239,12 @@ def group_url(key: str) -> str:
     return reverse("admin:operations_page", args=[key]) if key.startswith("op_") else ""
 
 
-def _number(text: str | None, default: int) -> int:
-    return int(text) if text and text.isdecimal() and 0 < int(text) < 100_000 else default
-
-
 @require_safe
 def run_events(request: HttpRequest, run_id: str) -> HttpResponse:
     """The raw log, by position: a page to read, or JSON for a timeline that has lost its socket."""
     access = access_of(request)
     run = find(access, run_id)
-    after = _number(request.GET.get("after"), 0)
+    after = number(request.GET.get("after"), most=100_000)
     frames = [frame_of(event) for event in events_after(run.id, after, EVENTS_PAGE)]
     if "application/json" in request.headers.get("Accept", ""):
         return JsonResponse({"events": frames}, headers={"Cache-Control": "no-store"})

@@ -1,5 +1,6 @@
 """The admin site: Django's own, with the console's pages in front and its shell around every page."""
 
+from functools import wraps
 from typing import Any
 
 from django.conf import settings
@@ -9,6 +10,8 @@ from django.urls import URLPattern, URLResolver, path, register_converter
 from django.urls.converters import StringConverter
 from django.views.decorators.http import require_safe
 from django.views.generic import RedirectView
+
+from .plain import storable_form
 
 for _prefix in ("apr", "run", "op"):
     # Only such an address is a page of ours: /admin/approvals/policy/ is the stock admin's.
@@ -61,6 +64,17 @@ class ConsoleSite(admin.AdminSite):
             ),
             *super().get_urls(),
         ]
+
+    def admin_view(self, view: Any, cacheable: bool = False) -> Any:
+        @wraps(view)
+        def of_storable(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            request.GET = storable_form(request.GET)  # type: ignore[assignment]  # the stubs have one of their own
+            if request.method == "POST":
+                request.POST = storable_form(request.POST)  # type: ignore[assignment]
+            answer: HttpResponse = view(request, *args, **kwargs)
+            return answer
+
+        return super().admin_view(of_storable, cacheable)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         context: dict[str, Any] = super().each_context(request)

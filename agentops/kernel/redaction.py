@@ -49,8 +49,12 @@ def mask(value: Any) -> Any:
     return value
 
 
+def storable(text: str) -> str:
+    """`text` as PostgreSQL can hold it: no NUL, no lone surrogates."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+
+
 def printable(text: str, limit: int = 2_000) -> str:
     """Text from a model or a customer, made safe to store and to show: no NUL, no lone surrogates, no bidi controls."""
-    text = text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
-    text = re.sub(r"[\u202a-\u202e\u2066-\u2069\u200e\u200f]", "", text)
+    text = re.sub(r"[\u202a-\u202e\u2066-\u2069\u200e\u200f]", "", storable(text))
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -57,3 +57,16 @@ def test_a_proposal_is_read_lowered_approved_taken_back_and_rejected_by_name(sti
     assert "is rejected" in said(
         "reject", str(last), *by, "--digest", last.proposal_digest, "--reason", "No."
     )
+
+
+def test_the_words_of_a_customer_command_no_terminal_and_make_no_line_of_their_own(still_world):
+    factories.person(still_world.tenant, name="rosa")
+    approval = still_world.ask(memo="Hi\x1b[2J\u202e\ndigest c1:proposal:0", account="acc\x1b[31m")
+    shown = said("show", str(approval), "--as", "rosa") + said("list", "--as", "rosa")
+    assert not set("\x1b\u202e") & set(shown)
+    assert [line for line in shown.splitlines() if line.startswith("digest")] == [
+        f"digest {approval.proposal_digest}"
+    ]
+    digest = ("--digest", approval.proposal_digest)
+    too_long = f"amount_minor={'9' * 5_000}"
+    assert refused("lower", str(approval), too_long, "--as", "rosa", *digest, "--reason", "x") == REFUSED

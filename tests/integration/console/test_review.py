@@ -109,6 +109,34 @@ def test_a_form_without_a_verdict_decides_nothing(reviewer: User, approval: Appr
     assert status_of(approval) == "requested"
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"verdict": "lower", "why": "Less.", "amount": "9e999999"},
+        {"verdict": "lower", "why": "Less.", "amount": "1e999"},
+        {"verdict": "lower", "why": "Less.", "amount": "1" * 6_000},
+        {"verdict": "lower", "why": "Less.", "amount": "sNaN"},
+        {"verdict": "lower", "why": "\x00", "amount": "\x00"},
+        {"verdict": "\x00"},
+    ],
+)
+def test_what_no_form_of_ours_sends_changes_nothing(reviewer: User, approval: Approval, form) -> None:
+    _, answer = decide(reviewer, approval, **form)
+    assert answer.status_code == 422
+    assert status_of(approval) == "requested"
+
+
+def test_text_that_the_database_cannot_hold_is_no_fault_of_the_page(
+    reviewer: User, approval: Approval
+) -> None:
+    client, answer = decide(reviewer, approval, comment="Seen\x00.", seen_digest="\x00", form_id="\x00")
+    assert answer.status_code == 302
+    assert reason(Decision.objects.get()) == "Seen\ufffd."
+    for asked in ("q=%00", "action=%00", "tenant=%00", "tenant=" + "9" * 5_000):
+        for page in ("approvals", "operations", "runs"):
+            assert client.get(f"/admin/{page}/?{asked}").status_code == 200, (page, asked[:20])
+
+
 def test_a_high_risk_needs_every_tick_and_a_comment(tenant: Tenant, reviewer: User) -> None:
     rule = {
         "code": "large",

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from agentops.cli import words
 from agentops.cli.people import CHANNEL, NO_RIGHT, NOT_THERE, REFUSED, person
 from agentops.kernel.ids import parse
 from agentops.kernel.problems import NotFound, NotYours, Problem
@@ -60,7 +61,8 @@ class Command(BaseCommand):
         open_ones = queries.visible(who).filter(queries.IS_OPEN)
         for approval in open_ones[:LISTED]:
             until = f"{approval.expires_at:%Y-%m-%d %H:%M} UTC" if approval.expires_at else "no end"
-            self.stdout.write(f"{approval}  {approval.risk:<8}  until {until}  {sentences.title(approval)}")
+            title = words.one_line(sentences.title(approval))
+            self.stdout.write(f"{approval}  {approval.risk:<8}  until {until}  {title}")
 
     def _do(self, verb: str, who: User, approval: Approval, options: dict[str, Any]) -> None:
         by: dict[str, Any] = {"reviewer": who, "channel": CHANNEL}
@@ -97,7 +99,7 @@ class Command(BaseCommand):
         for decision in approval.decisions.select_related("reviewer").order_by("id"):
             lines.append(f"{decision.reviewer.username} said {decision.verdict}: {queries.reason(decision)}")
         lines.append(f"digest {approval.proposal_digest}")
-        self.stdout.write("\n".join(lines))
+        self.stdout.write("\n".join(words.one_line(line) for line in lines))
 
 
 def _named(who: User, public_id: str) -> Approval:
@@ -108,8 +110,8 @@ def _named(who: User, public_id: str) -> Approval:
     return found
 
 
-def _changes(words: list[str]) -> dict[str, int]:
-    pairs = [word.partition("=") for word in words]
-    if any(not value.isdecimal() for _, _, value in pairs):
+def _changes(given: list[str]) -> dict[str, int]:
+    pairs = [word.partition("=") for word in given]
+    if any(not value.isdecimal() or len(value) > 18 for _, _, value in pairs):
         raise CommandError("Say NAME=VALUE, with a whole number: amount_minor=5000.", returncode=REFUSED)
     return {name: int(value) for name, _, value in pairs}
