@@ -1,9 +1,12 @@
 """The walls of the schema, read from PostgreSQL's own catalogue."""
 
+from pathlib import Path
+
 import pytest
 from django.apps import apps
 from django.db import DatabaseError, connection, transaction
 
+from agentops.cli.management.commands.export_columns import columns
 from agentops.kernel.roles import append_only_tables
 from tests import factories
 
@@ -91,6 +94,11 @@ def test_what_people_and_models_say_is_sealed():
     for model in models():
         for field in model._meta.fields:
             assert field.get_internal_type() != "TextField", f"{field}: seal it, or bound it if it is a code"
+
+
+def test_the_list_of_what_rests_in_the_clear_is_that_of_the_models():
+    path = Path(__file__).parents[2] / "docs/columns.md"
+    assert path.read_text() == columns(), "run manage.py export_columns"
 
 
 @pytest.mark.parametrize("table", sorted(APPEND_ONLY))
