@@ -17,8 +17,8 @@ ifdef T
 	@exec $(throwaway) $(python) -m pytest $(T)
 else
 	@exec $(python) -m agentops.local.lanes \
-	  '$(throwaway) $(python) -m pytest --ignore=tests/faults --ignore-glob="*/acceptance/test_*"' \
-	  '$(checks); checked=$$?; $(throwaway) $(python) -m pytest tests/faults tests/acceptance/test_* && exit $$checked'
+	  '$(throwaway) $(python) -m pytest --ignore=tests/faults --ignore=tests/conformance --ignore-glob="*/acceptance/test_*"' \
+	  '$(checks); checked=$$?; $(throwaway) $(python) -m pytest tests/conformance tests/faults tests/acceptance/test_* && exit $$checked'
 endif
 
 unit: installed-dev

@@ -33,7 +33,7 @@ MOVABLE_CLOCK = (
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """The database's clock gets an offset, which only a test database may have."""
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         cursor.execute("CREATE TABLE IF NOT EXISTS kernel_test_clock (shift interval NOT NULL)")
@@ -43,6 +43,15 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
     connection.close()
     # As in web and worker, where each look of a thread of its own would begin with a connection.
     connection.settings_dict["OPTIONS"]["pool"] = POOL
+    yield
+    with (
+        django_db_blocker.unblock(),
+        connection.cursor() as cursor,
+    ):  # a thread that never ended keeps its own open
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
 
 
 def _clean(self: TransactionTestCase) -> None:
@@ -113,7 +122,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     While a browser is open its event loop runs in this thread, and nothing else that wants one may.
     """
-    order = ["unit", "architecture", "snapshots", "integration", "conformance", "faults", "acceptance"]
+    order = [
+        "unit",
+        "architecture",
+        "snapshots",
+        "integration",
+        "cases",
+        "conformance",
+        "faults",
+        "acceptance",
+    ]
     places = {name: place for place, name in enumerate(order)}
 
     def place(item: pytest.Item) -> tuple[int, int]:
