@@ -44,10 +44,8 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
     # As in web and worker, where each look of a thread of its own would begin with a connection.
     connection.settings_dict["OPTIONS"]["pool"] = POOL
     yield
-    with (
-        django_db_blocker.unblock(),
-        connection.cursor() as cursor,
-    ):  # a thread that never ended keeps its own open
+    # A thread that never ended keeps its own connection open.
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"

@@ -28,7 +28,7 @@ def columns() -> str:
     for model in _models():
         sealed, letters, others = [], [], []
         for field in model._meta.concrete_fields:
-            if isinstance(field, BinaryField) and field.column.startswith(("sealed", "wrapped")):
+            if isinstance(field, BinaryField) and (field.column or "").startswith(("sealed", "wrapped")):
                 sealed.append(f"`{field.column}`")
             elif (length := _letters(field)) is not None:
                 letters.append(f"`{field.column}` {length}")
