@@ -137,7 +137,7 @@ def _no_longer_given(operation: Operation, approval: Approval, verdict: Verdict)
     requesters = requesters_of(operation.run)
     for decision in approval.decisions.filter(verdict=VerdictOfPerson.APPROVE).order_by("id"):
         person = User.objects.get(pk=decision.reviewer_id)  # with no cached permissions
-        match rights.why_not_even_no(person, approval, requesters=requesters):
+        match rights.why_no_part(person, approval, requesters=requesters):
             case "no_right":
                 return "approver_lost_right"
             case "own_request":

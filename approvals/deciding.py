@@ -107,10 +107,6 @@ def _decide(shown: Approval, given: _Answer) -> Approval:
         )
     reviewer = User.objects.get(pk=given.reviewer_id)  # with no cached permissions
     asked_by = {name for run in locked.runs.values() for name in requesters_of(run)}
-    if approval.decisions.filter(reviewer=reviewer).exists():
-        raise Conflict(
-            "You have answered this proposal already; another person is needed.", code="already_answered"
-        )
     if given.verdict == VerdictOfPerson.REJECT:
         entitled(approval, reviewer, given.verdict, requesters=asked_by)
         _write_decision(approval, reviewer, given)

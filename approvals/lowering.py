@@ -24,7 +24,7 @@ from .ending import expire, finish
 from .models import Approval
 from .policy import Verdict, evaluate_again, remember
 from .revoking import find
-from .rights import note_refusal, refusal, why_not_even_no
+from .rights import note_refusal, refusal, why_no_part
 from .states import ApprovalStatus, Outcome
 
 
@@ -45,7 +45,7 @@ def lower(
     """
     approval = find(tenant_id, approval_id)
     actor = Actor(f"user:{reviewer.pk}", channel)
-    if code := why_not_even_no(reviewer, approval):
+    if code := why_no_part(reviewer, approval):
         note_refusal(approval, reviewer, channel, code)
         raise NotYours(refusal(code, approval), code=code)
     reason = printable(reason.strip(), MAX_REASON_CHARS)

@@ -84,8 +84,18 @@ def reason(decision: Decision) -> str:
     return text
 
 
+def has_answered(person: User, approval: Approval) -> bool:
+    """Whether the person has answered a question that is still open: nobody counts twice. One answer of one ends it."""
+    return approval.required > 1 and answers_to_open().filter(approval=approval, reviewer=person).exists()
+
+
+def answers_to_open() -> QuerySet[Decision]:
+    return Decision.objects.filter(approval__status=ApprovalStatus.REQUESTED)
+
+
 def who_can_approve(approval: Approval, *, group: str = "") -> list[User]:
-    """People who may say yes to this proposal now: right, group, limit, and not among its requesters; of `group` only.
+    """People who may say yes to this proposal now: right, group, limit, not among its requesters, no answer given yet; of
+    `group` only.
 
     One query, and some more for each whose day is limited.
     """
@@ -99,7 +109,7 @@ def who_can_approve(approval: Approval, *, group: str = "") -> list[User]:
         | Q(pk__in=GroupObjectPermission.objects.filter(**granted).values("group__user")),
         is_active=True,
         memberships__tenant_id=approval.tenant_id,
-    )
+    ).exclude(pk__in=answers_to_open().filter(approval=approval).values("reviewer_id"))
     for names in filter(None, (_deciding(approval), [group] if group else [])):
         slug = approval.tenant.slug
         people = people.filter(

@@ -25,7 +25,7 @@ from .ending import expire, finish
 from .grounds import facts_as_asked
 from .models import Approval
 from .policy import Verdict, evaluate_again, remember
-from .rights import may_decide, note_refusal, refusal, why_not_even_no
+from .rights import may_decide, note_refusal, refusal, why_no_part
 from .states import ApprovalStatus, Outcome, Risk
 
 MAX_REASON_CHARS = 2_000
@@ -162,7 +162,7 @@ def extend(tenant_id: int, approval_id: UUID, *, reviewer: User, channel: str) -
     run_ended, settled).
     """
     approval = find(tenant_id, approval_id)
-    if code := why_not_even_no(reviewer, approval):
+    if code := why_no_part(reviewer, approval):
         note_refusal(approval, reviewer, channel, code)
         raise NotYours(refusal(code, approval), code=code)
     try:

@@ -6,7 +6,7 @@ from django.db import transaction
 
 from agentops.audit.entries import Actor, record
 from agentops.kernel.ids import parse, show
-from agentops.kernel.problems import NotYours
+from agentops.kernel.problems import Conflict, NotYours
 from agentops.tenancy.models import ApiToken, Tenant, User
 from runs.models import AgentRun
 
@@ -19,7 +19,7 @@ WRITES = frozenset({"runs:write", "operations:write"})
 
 def why_not(person: User, approval: Approval, *, requesters: Iterable[str] = ()) -> str:
     """Why the person may not say yes: a code, "" where they may. `requesters`: who asks beside those on record."""
-    if code := why_not_even_no(person, approval, requesters=requesters):
+    if code := why_no_answer(person, approval, requesters=requesters):
         return code
     groups = limits.groups_of(person, approval.tenant)
     if not is_in_group(approval, groups):
@@ -27,8 +27,15 @@ def why_not(person: User, approval: Approval, *, requesters: Iterable[str] = ())
     return limits.exceeded(approval, limits.applying(person, approval, groups))
 
 
-def why_not_even_no(person: User, approval: Approval, *, requesters: Iterable[str] = ()) -> str:
+def why_no_answer(person: User, approval: Approval, *, requesters: Iterable[str] = ()) -> str:
     """The same for a no, which needs neither a group nor a limit: a group that is gone must not keep it open."""
+    if code := why_no_part(person, approval, requesters=requesters):
+        return code
+    return "already_answered" if queries.has_answered(person, approval) else ""
+
+
+def why_no_part(person: User, approval: Approval, *, requesters: Iterable[str] = ()) -> str:
+    """The same for whoever would change the question, not answer it: lower it, give it more time, take a yes back."""
     if not may_decide(person, approval.tenant):
         return "no_right"
     return "own_request" if f"user:{person.pk}" in {*approval.requesters, *requesters} else ""
@@ -46,9 +53,12 @@ def is_in_group(approval: Approval, groups: Iterable[str]) -> bool:
 def entitled(
     approval: Approval, reviewer: User, answer: VerdictOfPerson, *, requesters: Iterable[str] = ()
 ) -> None:
-    """Raises NotYours: no_right, own_request, and for a yes other_group, over_limit, over_day."""
-    rule = why_not if answer == VerdictOfPerson.APPROVE else why_not_even_no
-    if code := rule(reviewer, approval, requesters=requesters):
+    """Raises NotYours: no_right, own_request, and for a yes other_group, over_limit, over_day. Conflict: already_answered."""
+    rule = why_not if answer == VerdictOfPerson.APPROVE else why_no_answer
+    code = rule(reviewer, approval, requesters=requesters)
+    if code == "already_answered":
+        raise Conflict(refusal(code, approval), code=code)
+    if code:
         raise NotYours(refusal(code, approval), code=code)
 
 
@@ -59,6 +69,8 @@ def refusal(code: str, approval: Approval) -> str:
             return f"You may not decide proposals of {approval.tenant}."
         case "own_request":
             return "You asked for this yourself, so somebody else decides."
+        case "already_answered":
+            return "You have answered this proposal already; another person is needed."
     people = queries.who_can_approve(approval)
     able = ", ".join(person.get_full_name() or person.username for person in people)
     match code:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         limit_minor: int | None
         may: bool  # but for the day's limit, which is counted where it is asked for
         in_group: bool
+        answered: bool
         has_day: bool
         was_asked: bool
         clock: datetime
@@ -91,7 +92,7 @@ def with_rights(approvals: QuerySet[Approval], access: Access) -> QuerySet[Ranke
     entitled = (
         Q(tenant_id__in=access.within("decide_approvals"))
         & (Q(amount_minor__isnull=True) | Q(limit_minor__gte=F("amount_minor")))
-        & Q(in_group=True)
+        & Q(in_group=True, answered=False)
         & ~Q(requesters__contains=[f"user:{access.user.pk}"])
     )
     may = Case(When(entitled, then=Value(True)), default=Value(False), output_field=BooleanField())
@@ -102,6 +103,7 @@ def with_rights(approvals: QuerySet[Approval], access: Access) -> QuerySet[Ranke
         limit_minor=limits.each_minor_of(user, user, tenant_id, action, currency),
         has_day=limits.has_day_limit(user, user, tenant_id, currency),
         in_group=Case(When(limits.in_group_of(user), then=Value(True)), default=Value(False)),
+        answered=Exists(queries.answers_to_open().filter(approval_id=OuterRef("pk"), reviewer=user)),
         clock=Now(),
         was_asked=Exists(earlier),
     ).annotate(may=may)
@@ -146,7 +148,7 @@ def _figures(access: Access) -> dict[str, Any]:
     )
 
 
-def row_of(approval: Approval, access: Access, *, may: bool) -> Row:
+def row_of(approval: Approval, access: Access, *, may: bool, answered: bool = False) -> Row:
     vault.opened(approval.data_key_id, approval.data_key)  # came with the row: no look-up for each one
     sheet = queries.proposal(approval)
     reasons = [sentences.reason_sentence(reason) for reason in sheet["reasons"]]
@@ -157,9 +159,15 @@ def row_of(approval: Approval, access: Access, *, may: bool) -> Row:
         reason=(warnings or reasons or [""])[0],
         risk_label=sentences.risk_label(approval.risk),
         may=may,
-        # Whoever decides nothing anywhere need not be told so on every line.
-        note="" if may or not access.anywhere("decide_approvals") else "not yours to approve",
+        note=_note(access, may=may, answered=answered),
     )
+
+
+def _note(access: Access, *, may: bool, answered: bool) -> str:
+    if answered:
+        return "you have answered"
+    # Whoever decides nothing anywhere need not be told so on every line.
+    return "" if may or not access.anywhere("decide_approvals") else "not yours to approve"
 
 
 def _decided_today(access: Access) -> list[Row]:
@@ -192,7 +200,9 @@ def inbox(request: HttpRequest) -> HttpResponse:
         rows = _decided_today(access)
     else:
         approvals = _filtered(queue(access), query).select_related("tenant", "data_key")[: PAGE + 1]
-        rows = [row_of(approval, access, may=approval.may) for approval in approvals]
+        rows = [
+            row_of(approval, access, may=approval.may, answered=approval.answered) for approval in approvals
+        ]
     context = {
         **admin.site.each_context(request),
         "title": "Approvals",

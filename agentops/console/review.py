@@ -249,6 +249,8 @@ def _blocked(access: Access, approval: RankedApproval) -> str:
         return "no_right"
     if f"user:{access.user.pk}" in approval.requesters:
         return "own_request"
+    if approval.answered:
+        return "already_answered"
     if not approval.in_group:
         return "other_group"
     if not approval.may:

@@ -7,7 +7,7 @@ from agentops.audit.models import AuditEntry
 from agentops.kernel.clock import now
 from agentops.kernel.problems import Conflict, NotYours
 from agentops.tenancy.models import Membership
-from approvals import queries
+from approvals import queries, rights
 from approvals.models import Approval, Decision, ReviewLimit
 from operations.connectors.base import Answer
 from operations.states import Verdict
@@ -150,13 +150,15 @@ def test_two_different_people_decide_and_the_person_behind_the_bot_is_neither(st
     logged = AuditEntry.objects.filter(verb="approval.refused_reviewer").order_by("id")
     assert list(logged.values_list("actor", flat=True)) == [f"user:{lead_1.pk}"] + [f"user:{support.pk}"] * 2
     world.decide(approval, lead_2)
-    with pytest.raises(Conflict) as told:
-        world.decide(approval, lead_2)
-    assert told.value.code == "already_answered"
+    for verdict in ("approve", "reject"):  # nobody counts twice, and nobody takes back half a yes
+        with pytest.raises(Conflict) as told:
+            world.decide(approval, lead_2, verdict)
+        assert told.value.code == "already_answered"
     approval.refresh_from_db()
     assert (approval.status, approval.decisions.count(), approval.required) == ("requested", 1, 2)
     third = factories.person(world.tenant, LEAD, each_minor=50_000)
-    assert queries.who_can_approve(approval) == [lead_2, third]
+    assert queries.who_can_approve(approval) == [third]
+    assert [rights.why_not(each, approval) for each in (lead_2, third)] == ["already_answered", ""]
     assert world.decide(approval, third).status == "approved"
 
 

@@ -83,6 +83,19 @@ def test_a_mail_holds_a_link_to_the_page_and_no_word_of_a_customer(still_world, 
     assert not Decision.objects.exists()  # to follow it decides nothing
 
 
+def test_who_has_said_yes_where_two_must_is_not_reminded(still_world, mails):
+    world = still_world
+    two = {"code": "two", "when": "true", "outcome": "require_approval", "required": 2, "group": "reviewer"}
+    factories.policy(world.tenant, GIFT.name, [two])
+    rosa, _ = person(world, "rosa"), person(world, "gita")
+    approval = world.ask()
+    notices.make_due()
+    world.decide(approval, rosa)
+    assert [who for who, _ in mailed()] == ["gita"]  # hers was made before she answered
+    world.move_clock(13 * HOUR)
+    assert [who for who, _ in mailed()] == ["gita"]
+
+
 @pytest.mark.case("D-9")
 def test_a_link_that_is_passed_on_lets_nobody_decide_who_may_not(still_world, mails):
     world = still_world

@@ -161,6 +161,12 @@ def test_two_people_where_policy_asks_for_two(tenant: Tenant, reviewer: User) ->
     client, _ = decide(reviewer, approval)
     page = client.get(f"/admin/approvals/{approval.public_id}/").content.decode()
     assert "1 of 2 have agreed" in page
+    assert "You have answered." in page
+    assert "Nobody else can approve it yet." in page
+    assert 'name="verdict" value="approve"' not in page
+    assert 'value="reject"' not in page
+    assert "you have answered" in client.get("/admin/approvals/").content.decode()
+    assert approval.public_id not in client.get("/admin/approvals/?show=mine").content.decode()
     assert status_of(approval) == "requested"
     assert decide(reviewer, approval, form_id="two")[1].status_code == 409
     assert decide(factories.person(tenant, ROLE.LEAD), approval)[1].status_code == 302
