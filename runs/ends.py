@@ -14,6 +14,7 @@ CODES: Mapping[str, str] = {
     "operation_failed": "The provider refused what its agent may not do without.",
     "operation_cancelled": "What its agent may not do without was withdrawn before it was sent.",
     "cancelled": "Somebody cancelled it.",
+    "superseded_by_newer": "A newer run was started under its concurrency key, and the newest wins.",
     "parent_cancelled": "The run that started it was cancelled.",
     "parent_failed": "The run that started it failed.",
     "release": "It needs a tool, an agent or an action's version that no worker of the present release has.",

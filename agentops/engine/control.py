@@ -1,7 +1,8 @@
 """Ending runs from outside: cancel with a receipt of effects, fail with a reason."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -107,7 +108,26 @@ def _end(
     if ending == "cancelled" and BLOCKED_FOR_PERSON.intersection(run.blocked_on):
         code = run.error_code or code  # it ends for the reason for which it had stopped
     run = runs.begin_ending(run, ending, code=code, actor=actor, reason=reason)
-    ended = [run, *children.end_children(run, family, actor)]
+    run, *_ = _finish_what_can([run, *children.end_children(run, family, actor)], actor)
+    return run, True
+
+
+def supersede(by: AgentRun, older: Collection[UUID], actor: Actor) -> list[CancelReceipt]:
+    """Cancel those of `older` that have not ended yet, and all that ends with them, in the transaction that starts `by`."""
+    families = {run_id: children.family_of(run_id, at_work=True) for run_id in sorted(older)}
+    _lock_all_interested([*families, *chain.from_iterable(families.values())])
+    ended, why = [], f"{by} was started under the same concurrency key, and the newest wins."
+    for run_id, family in families.items():
+        run = runs.lock(by.tenant_id, run_id)
+        if run.is_terminal or run.ending:
+            continue
+        run = runs.begin_ending(run, "cancelled", code="superseded_by_newer", actor=actor, reason=why)
+        ended += [run, *children.end_children(run, family, actor)]
+    return [receipt_of(run) for run in _finish_what_can(ended, actor) if run.id in families]
+
+
+def _finish_what_can(ended: Sequence[AgentRun], actor: Actor) -> list[AgentRun]:
+    """What `ended`, all locked and ending, have not sent never will be; those without an open effect come to their end."""
     unsent = Operation.objects.filter(run__in=ended, status__in=UNSENT).values_list("id", flat=True)
     for locked in lock_all(unsent):
         if locked.operation.status not in UNSENT:
@@ -121,8 +141,7 @@ def _end(
             ring_operations()
             continue
         move(locked, OperationStatus.CANCELLED, reason=why, actor=actor, error_code=why)
-    run, *_ = [runs.finish_ending(runs.lock(tenant_id, each.id)) for each in ended]
-    return run, True
+    return [runs.finish_ending(runs.lock(each.tenant_id, each.id)) for each in ended]
 
 
 def _lock_all_interested(run_ids: Collection[UUID]) -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from agentops.audit.entries import SYSTEM
 from agentops.engine import aftermath
 from agentops.engine.control import cancel_run
+from agentops.engine.newest import start_newest
 from agentops.engine.outlook import outlook
 from agentops.engine.pause import pause_run, resume_run
 from agentops.engine.rerun import rerun
@@ -19,7 +20,7 @@ from agentops.engine.tasks import tell_reviewers
 from agentops.kernel.clock import now
 from agentops.kernel.ids import show, uuid7
 from agentops.sdk import Agent, Call, Reply, tool
-from agentops.sdk.agents import separate_registry
+from agentops.sdk.agents import agent, separate_registry
 from approvals.bulk import Named
 from approvals.models import Approval
 from approvals.services import AUTHORITY, decide_each, expire_due, extend, lower, revoke
@@ -36,6 +37,7 @@ from operations.settlement import Says, settle
 from operations.states import PersonsVerdict, Verdict
 from runs import budgets
 from runs.models import AgentRun
+from runs.services import Start
 from tests import factories
 from tests.conformance.connectors.subjects import STRIPE_KEY
 from tests.locks import LockOrders
@@ -112,6 +114,13 @@ def play_families(stage) -> None:
     for run_id in aftermath.due():
         aftermath.tell(run_id)
     assert AgentRun.objects.get(pk=talk[1].pk).ready_at
+    asked = [stage.ask_refund(stage.order(LARGE), concurrency_key="k", concurrency_limit=2) for _ in range(2)]
+    for run in asked:
+        stage.until_asked(run)
+    stage.rest()
+    newest = Start(input="x", concurrency_key="k")
+    won = start_newest(client, agent("support-agent"), newest, trace_id="0" * 31 + "1")
+    assert {each.run.pk for each in won.replaced} == {run.pk for run in asked}
 
 
 def play_sweep(stage) -> None:

@@ -154,14 +154,6 @@ def test_an_operation_of_another_version_is_neither_sent_nor_failed(stage, monke
     stage.move_clock(11)
     now = ACTIONS["refund.create"]
     monkeypatch.setitem(ACTIONS, "refund.create", replace(now, version=now.version + 1))
-    print(
-        "DBG",
-        operation(run).next_attempt_at,
-        operation(run).status,
-        ACTIONS["refund.create"].version,
-        AgentRun.objects.values("ready_at", "needs", "blocked_on", "lease_owner", "ending"),
-    )
-
     row = stage.carry_on(run, parked)
     assert row.needs == [f"action:refund.create@{now.version}"]
     assert (operation(run).status, stage.refunds(order)) == ("approved", [])
