@@ -1,5 +1,6 @@
 """Cancelling: nothing new begins, what was not sent never will be, what was sent is followed; the receipt says which."""
 
+import asyncio
 import socket
 import threading
 import time
@@ -9,6 +10,7 @@ import pytest
 
 from agentops.audit.entries import Actor
 from agentops.audit.models import AuditEntry
+from agentops.engine import agent_loop
 from agentops.engine import driver as engine
 from agentops.engine.control import AlreadyEnded, cancel_run
 from agentops.engine.newest import start_newest
@@ -133,6 +135,33 @@ def test_a_run_at_work_stops_within_two_seconds_and_its_tool_is_told(stage, test
     assert cancel(stage, run).run.status == "cancelled"
     assert stopped.wait(2)
     assert last_is_terminal(run)
+
+
+def test_a_model_turn_that_is_under_way_is_aborted_and_nothing_of_it_is_kept(stage, monkeypatch):
+    """The model would never answer: only the cancel ends the request."""
+    entered, aborted, asked = threading.Event(), threading.Event(), []
+
+    async def never(*args, **more):
+        asked.append(1)
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            aborted.set()
+            raise
+
+    with monkeypatch.context() as deaf:
+        deaf.setattr(agent_loop.llm, "turn", never)
+        run = stage.start("Where is order A-1001?")
+        stage.driver()
+        assert entered.wait(10)
+        assert cancel(stage, run).run.status == "cancelled"
+        assert aborted.wait(10), "the request is still under way"
+    assert (
+        stage.carry_on(stage.start("Where is order A-1001?")).status == "completed"
+    )  # its place is free again
+    assert (asked, run.steps.count(), AgentRun.objects.get(pk=run.pk).spent_microusd) == ([1], 0, 0)
+    assert types(run) == ["run.created", "run.started", "run.cancel_requested", "run.cancelled"]
 
 
 def test_a_tool_that_ignores_the_signal_proposes_nothing_more(stage, test_agent):

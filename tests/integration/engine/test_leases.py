@@ -264,6 +264,49 @@ def test_a_stopped_driver_hands_its_leases_back_and_they_count_as_no_crash(stage
     assert stage.carry_on(run).status == "completed"
 
 
+def test_a_turn_under_way_when_a_driver_stops_is_journaled_and_what_is_between_two_steps_goes_back_before(
+    stage, test_agent, monkeypatch
+):
+    """The next life reads the turn and does not ask for it again. Whoever is in a tool waits for nobody's turn."""
+    entered, leave, asked = threading.Event(), threading.Event(), []
+    in_tool, tool_ends = threading.Event(), threading.Event()
+    turn = agent_loop.llm.turn
+
+    async def slow(*args, **more):
+        if more["instructions"] != "x":
+            asked.append(1)
+            entered.set()
+            while not leave.is_set():
+                await asyncio.sleep(0.01)
+        return await turn(*args, **more)
+
+    def work(ctx):
+        in_tool.set()
+        tool_ends.wait(10)
+
+    monkeypatch.setattr(agent_loop.llm, "turn", slow)
+    run, other = stage.start("Where is order A-1001?"), stage.start("x", test_agent(work))
+    driver = stage.driver()
+    assert entered.wait(10)
+    assert in_tool.wait(10)
+    stopping = threading.Thread(target=lambda: driver.stop(60))
+    stopping.start()
+    eventually(lambda: driver.draining, "it takes nothing new")
+    tool_ends.set()
+    eventually(lambda: AgentRun.objects.get(pk=other.pk).lease_owner is None, "the other goes back")
+    assert other.steps.filter(kind="tool", status="completed").count() == 1
+    assert (stopping.is_alive(), AgentRun.objects.get(pk=run.pk).lease_owner) == (True, driver.owner)
+    leave.set()
+    stopping.join(20)
+    row = AgentRun.objects.get(pk=run.pk)
+    assert (row.lease_owner, row.crash_count, asked) == (None, 0, [1])
+    assert Step.objects.get(run_id=run.pk).key == "turn-1"
+    stage.drivers.clear()
+    for each in (run, other):
+        assert stage.carry_on(each).status == "completed"
+    assert len(asked) == types(run).count("assistant.message")
+
+
 def test_the_leases_of_a_reaped_process_are_handed_back_at_once(stage, run):
     from django.core.management import call_command
 
