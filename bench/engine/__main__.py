@@ -1,6 +1,6 @@
 """Measures the engine on the reference workload, on a PostgreSQL of its own that flushes every commit: counts, then rates.
 
-    python -m bench.engine [--runs 200] [--rounds 3] [--peers FOLDER --peers-python PYTHON --peer absurd:queue:4]
+    python -m bench.engine [--runs 200] [--rounds 3] [--peers FOLDER --peers-python PYTHON --peer absurd:queue:4 …]
 
 Counts do not depend on the machine: they are differences between a small and a larger number of runs. Rates do: only their
 ratio to a peer counts, measured in turns in the same minutes on the same server. A peer is run by FOLDER/harness.py.
@@ -35,6 +35,7 @@ SELECT (SELECT xact_commit FROM pg_stat_database WHERE datname = current_databas
   (SELECT wal_bytes FROM pg_stat_wal), (SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'),
   pg_database_size(current_database())
 """
+OURS = ("ours, start to end", "ours, driving alone")
 NAMES = ("transactions", "wal_bytes", "wal_flushes", "growth_bytes")
 
 
@@ -104,9 +105,9 @@ def counts(cluster: Cluster, env: dict[str, str], runs: int) -> dict[str, float]
     return {name: (many[name] - few[name]) / runs for name in names}
 
 
-def peer(cluster: Cluster, args: argparse.Namespace, runs: int) -> float:
+def peer(cluster: Cluster, args: argparse.Namespace, case: str, runs: int) -> float:
     """Runs a second of one sample of a peer."""
-    name, mode, at_once = args.peer.split(":")
+    name, mode, at_once = case.split(":")
     password = cluster.url.split("@")[0].rpartition(":")[2]
     told = {
         "PEERS_PGHOST": HOST,
@@ -141,28 +142,28 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", type=Path, help="a folder with harness.py and peer_NAME.py")
     parser.add_argument("--peers-python", default=sys.executable)
-    parser.add_argument("--peer", default="absurd:queue:4", help="name:mode:concurrency")
+    parser.add_argument(
+        "--peer", action="append", default=[], help="name:mode:concurrency; may be given again"
+    )
     args = parser.parse_args()
     with servers() as (cluster, env):
         subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], env=env, check=True)
         print("one run costs")
         for name, value in counts(cluster, env, args.runs).items():
             print(f"  {name:18} {value:10.3f}")
-        rates: dict[str, list[float]] = {"ours, start to end": [], "ours, driving alone": [], args.peer: []}
+        rates: dict[str, list[float]] = {name: [] for name in (*OURS, *args.peer)}
         for _ in range(args.rounds):
             sample = ours(cluster, env, args.runs)
-            rates["ours, start to end"].append(sample["runs"] / sample["seconds"])
-            rates["ours, driving alone"].append(sample["runs"] / sample["drain_seconds"])
-            if args.peers:
-                rates[args.peer].append(peer(cluster, args, args.runs))
+            for name, measure in zip(OURS, ("seconds", "drain_seconds"), strict=True):
+                rates[name].append(sample["runs"] / sample[measure])
+            for case in args.peer:
+                rates[case].append(peer(cluster, args, case, args.runs))
         print("runs a second, one process, median (least-most)")
         for name, values in rates.items():
-            if values:
-                print(f"  {name:20} {statistics.median(values):7.1f} ({min(values):.1f}-{max(values):.1f})")
-        if args.peers:
-            for name in ("ours, start to end", "ours, driving alone"):
-                ratio = statistics.median(rates[name]) / statistics.median(rates[args.peer])
-                print(f"  {name} / {args.peer}: {ratio:.2f}")
+            print(f"  {name:20} {statistics.median(values):7.1f} ({min(values):.1f}-{max(values):.1f})")
+        for case in args.peer:
+            ratios = (statistics.median(rates[name]) / statistics.median(rates[case]) for name in OURS)
+            print(f"  ours / {case}: " + ", ".join(f"{ratio:.2f}" for ratio in ratios))
 
 
 if __name__ == "__main__":
