@@ -20,7 +20,7 @@ from runs.services import requesters_of
 
 from .asking import ask, people_decide
 from .deciding import MAX_REASON_CHARS, is_as_recorded, note_altered, open_question
-from .ending import expire, finish
+from .ending import close, expire, finish
 from .models import Approval
 from .policy import Verdict, evaluate_again, remember
 from .revoking import find
@@ -121,7 +121,8 @@ def _lower(
             code="already_tried",
         )
     was: dict[str, Any] = {"amount_minor": operation.amount_minor, "digest": approval.proposal_digest}
-    finish(locked, approval, ApprovalStatus.SUPERSEDED, actor, reason="lowered")
+    ends = close if verdict.outcome == Outcome.DENY else finish  # denied, nobody is asked any more
+    ends(locked, approval, ApprovalStatus.SUPERSEDED, actor, reason="lowered")
     rewrite(locked, anew, actor, reason="lowered")
     remember_facts(operation.target, facts)
     record(

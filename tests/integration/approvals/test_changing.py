@@ -12,6 +12,7 @@ from approvals.models import Approval, PolicyDecision
 from approvals.services import decide_each, extend, lower, revoke
 from operations.services import params
 from operations.states import OperationStatus
+from runs.models import AgentRun
 from tests import factories
 from tests.stage import story
 from tests.world import GIFT
@@ -106,7 +107,10 @@ def test_the_rules_are_asked_again_for_less_and_may_deny_it(still_world):
     approval = world.ask()
     few = {"code": "not.so.little", "when": "operation.amount_minor < 10000", "outcome": "deny"}
     factories.policy(world.tenant, GIFT.name, [few, *factories.ASK])
+    parked = AgentRun.objects.filter(pk=approval.operation.run_id)
+    parked.update(status="waiting_for_approval", blocked_on=["approval"])
     assert lowered(world, approval, person) is None
+    assert parked.get().status == "running"  # it waits for nobody any more
     approval.operation.refresh_from_db()
     assert (approval.operation.status, approval.operation.error_code) == (S.REJECTED, "not.so.little")
     small = {"code": "small", "when": "operation.amount_minor < 10000", "outcome": "allow"}
