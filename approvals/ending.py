@@ -6,7 +6,9 @@ from django.db.models import Q
 
 from agentops.audit.entries import SYSTEM, Actor, record
 from agentops.kernel.clock import Now, Once, now
+from agentops.kernel.ids import show
 from agentops.kernel.transitions import swap
+from agentops.telemetry.logs import logger
 from operations.moves import Locked, lock, move, retried
 from operations.states import OperationStatus
 from runs.events import Event, append
@@ -15,6 +17,8 @@ from runs.wakeups import approvals_changed
 
 from .models import Approval
 from .states import ApprovalStatus
+
+log = logger(__name__)
 
 _S = ApprovalStatus
 
@@ -54,7 +58,10 @@ def expire_due(limit: int = 100) -> int:
     for approval_id, operation_id in list(
         overdue.order_by("expires_at").values_list("id", "operation_id")[:limit]
     ):
-        expired += expire(approval_id, operation_id)
+        try:
+            expired += expire(approval_id, operation_id)
+        except Exception as error:  # whatever is wrong with one, the others end in time
+            log.exception("not_expired", approval=show("apr", approval_id), error=type(error).__name__)
     return expired
 
 

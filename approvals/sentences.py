@@ -149,6 +149,7 @@ _REASONS: Mapping[str, Mapping[str, str]] = {
         "policy_lowers": "The policy lets through less than this by now.",
         "lowered_too_often": "Rules lower it one after the other without end.",
         "same_target": "Another operation of this kind exists on the same target.",
+        "unreadable": "What it says does not open any more: it was erased, or its record was altered.",
         "": "Policy asks a person ({code}).",
     },
     "zh": {
@@ -158,6 +159,7 @@ _REASONS: Mapping[str, Mapping[str, str]] = {
         "policy_lowers": "规则现在只允许更低的数额。",
         "lowered_too_often": "规则逐条降低数额,没有止境。",
         "same_target": "同一对象上还有另一个同类操作。",
+        "unreadable": "其内容已无法打开:已被删除,或记录遭到改动。",
         "": "规则要求由人决定({code})。",
     },
 }

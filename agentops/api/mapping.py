@@ -7,6 +7,7 @@ from django.db.models import Case, Model, QuerySet, Value, When
 
 from agentops.engine.control import CancelReceipt
 from agentops.kernel.ids import parse, show
+from agentops.kernel.sealed import CannotUnseal
 from agentops.tenancy.bearer import may
 from agentops.tenancy.principals import Principal
 from approvals import queries as approvals
@@ -118,14 +119,24 @@ def _decision(row: Decision) -> shapes.Decision:
     return shapes.Decision(
         reviewer=row.reviewer.username,
         verdict=row.verdict,
-        reason=approvals.reason(row),
+        reason=_reason(row),
         channel=row.channel,
         decided_at=row.decided_at,
     )
 
 
+def _reason(row: Decision) -> str:
+    try:
+        return approvals.reason(row)
+    except CannotUnseal:
+        return ""
+
+
 def _proposal(row: Approval) -> shapes.Proposal:
-    sheet = approvals.proposal(row)
+    try:
+        sheet = approvals.proposal(row)
+    except CannotUnseal:
+        return _unreadable(row)
     return shapes.Proposal(
         action=sheet["action"],
         target=sheet["target"],
@@ -147,6 +158,20 @@ def _proposal(row: Approval) -> shapes.Proposal:
         ]
         + _moved(row, sheet),
         risk=sheet["risk"],
+        **_amount(row),
+    )
+
+
+def _unreadable(row: Approval) -> shapes.Proposal:
+    """What the columns say of a proposal whose words do not open: it may still be refused."""
+    warning = {"code": "unreadable"}
+    return shapes.Proposal(
+        action=row.action,
+        target=row.operation.target_text,
+        fields=[],
+        reasons=[],
+        warnings=[shapes.ProposalWarning(code="unreadable", text=warning_sentence(warning))],
+        risk=row.risk,
         **_amount(row),
     )
 

@@ -33,6 +33,16 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
     return _page(request, 403, "Not permitted", what, "A tenant administrator can grant the right.")
 
 
+def unreadable(request: HttpRequest) -> HttpResponse:
+    return _page(
+        request,
+        410,
+        "It does not open",
+        "What this page would show was erased on request, or its record was altered. Nothing was changed.",
+        "Whoever runs this installation finds in the audit log which of the two it is.",
+    )
+
+
 @requires_csrf_token
 def stale_form(request: HttpRequest, reason: str = "") -> HttpResponse:
     """The form came without its token, or with one of another session."""

@@ -1,6 +1,7 @@
 """The approvals inbox: what waits, the most pressing first, and whether this reader may decide it."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -28,6 +29,7 @@ from django.views.decorators.http import require_safe
 
 from agentops.kernel.clock import Now, now
 from agentops.kernel.ids import parse
+from agentops.kernel.sealed import CannotUnseal
 from agentops.tenancy import vault
 from approvals import limits, queries, sentences
 from approvals.models import Approval, Decision
@@ -149,8 +151,13 @@ def _figures(access: Access) -> dict[str, Any]:
 
 
 def row_of(approval: Approval, access: Access, *, may: bool, answered: bool = False) -> Row:
-    vault.opened(approval.data_key_id, approval.data_key)  # came with the row: no look-up for each one
-    sheet = queries.proposal(approval)
+    try:
+        vault.opened(approval.data_key_id, approval.data_key)  # came with the row: no look-up for each one
+        sheet = queries.proposal(approval)
+    except CannotUnseal:  # one that does not open hides none of the others
+        why = sentences.code_sentence("unreadable")
+        label = sentences.risk_label(approval.risk)
+        return Row(approval, sentences.title(approval), why, label, may=False)
     reasons = [sentences.reason_sentence(reason) for reason in sheet["reasons"]]
     warnings = [sentences.warning_sentence(warning) for warning in sheet["warnings"]]
     return Row(
@@ -185,7 +192,9 @@ def _decided_today(access: Access) -> list[Row]:
     for decision in decisions:
         row = row_of(decision.approval, access, may=False)
         word = "You approved" if decision.verdict == "approve" else "You rejected"
-        rows.append(replace(row, reason=queries.reason(decision), note="", ending=word))
+        with suppress(CannotUnseal):
+            row = replace(row, reason=queries.reason(decision))
+        rows.append(replace(row, note="", ending=word))
     return rows
 
 

@@ -1,11 +1,14 @@
 """A proposal that is asked again: what has moved since the last answer, and who gave that."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from agentops.kernel.sealed import CannotUnseal
 from agentops.tenancy import vault
+from approvals import queries
 from approvals.endings import ending_sentence
 from approvals.grounds import difference
 from approvals.models import Approval
@@ -35,11 +38,20 @@ def moved_since(approval: Approval) -> Moved | None:
     )
     if earlier is None:
         return None
-    vault.opened(earlier.data_key_id, earlier.data_key)
-    lines = [line_of(change, approval.currency) for change in difference(earlier, approval)]
+    lines = []
+    with suppress(CannotUnseal):
+        vault.opened(earlier.data_key_id, earlier.data_key)
+        lines = [line_of(change, approval.currency) for change in difference(earlier, approval)]
     return Moved(
         earlier.public_id, ending_sentence(earlier, by=earlier.by or ""), earlier.requested_at, lines
     )
+
+
+def told_moved(approval: Approval) -> list[tuple[str, str, str]]:
+    """What was otherwise when it was used, and broke nothing."""
+    with suppress(CannotUnseal):
+        return [line_of(change, approval.currency) for change in queries.moved(approval)]
+    return []
 
 
 def line_of(change: Mapping[str, Any], currency: str) -> tuple[str, str, str]:

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_http_methods
 
 from agentops.kernel.ids import show
 from agentops.kernel.problems import Conflict, Invalid, NotYours, Problem
+from agentops.kernel.sealed import CannotUnseal
 from agentops.tenancy.models import User
 from approvals import queries, rights
 from approvals.endings import ending_sentence
@@ -24,12 +25,11 @@ from approvals.services import decide
 from approvals.states import ApprovalStatus, Risk, VerdictOfPerson
 from operations.models import Operation
 from operations.sentences import action_title, status_label
-from runs.queries import input_text
 
 from . import changing
 from .access import Access, access_of, key_in
 from .inbox import RankedApproval, queue, with_rights
-from .moved import line_of, moved_since
+from .moved import moved_since, told_moved
 from .names import closed_by, decided_by
 from .sheet import Sheet, sheet_of
 
@@ -89,8 +89,12 @@ def review(request: HttpRequest, approval_id: str) -> HttpResponse:
     if answer.verdict in changing.VERBS:
         return _changed(request, access, approval, answer)
     following = _following(access, approval)
-    sheet = sheet_of(approval, input_text(approval.operation.run))
+    sheet = sheet_of(approval, approval.operation.run)
     try:
+        if not sheet.opens and answer.verdict == VerdictOfPerson.APPROVE:
+            raise Conflict(
+                "Nobody can read what this proposes, so nobody agrees to it.", code="record_altered"
+            )
         if approval.risk == Risk.HIGH and answer.verdict == VerdictOfPerson.APPROVE:
             _careful(answer, sheet)
         decided = decide(
@@ -183,7 +187,7 @@ def _page(
     answer: Answer,
     problem: Problem | None = None,
 ) -> HttpResponse:
-    sheet = sheet_of(approval, input_text(approval.operation.run))
+    sheet = sheet_of(approval, approval.operation.run)
     is_open = approval.status == ApprovalStatus.REQUESTED
     is_late = approval.expires_at is not None and approval.expires_at <= approval.clock
     has_expired = approval.status == ApprovalStatus.EXPIRED or (is_open and is_late)
@@ -208,7 +212,7 @@ def _page(
         "offered": changing.offered(
             approval, may=_may_change(access, approval), is_open=is_open and not has_expired
         ),
-        "told_moved": [line_of(change, approval.currency) for change in queries.moved(approval)],
+        "told_moved": told_moved(approval),
         "moved": moved_since(approval) if approval.was_asked else None,
         "answer": answer,
         "canned": CANNED,
@@ -276,11 +280,18 @@ def _decisions(approval: Approval) -> list[dict[str, Any]]:
         {
             "by": _name(decision.reviewer),
             "verdict": decision.verdict,
-            "reason": queries.reason(decision),
+            "reason": _reason(decision),
             "at": decision.decided_at,
         }
         for decision in rows
     ]
+
+
+def _reason(decision: Decision) -> str:
+    try:
+        return queries.reason(decision)
+    except CannotUnseal:
+        return ""
 
 
 def _ending(approval: Approval, decisions: Sequence[dict[str, Any]], *, with_reason: bool = False) -> str:

@@ -7,9 +7,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
+from agentops.kernel.sealed import CannotUnseal
 from agentops.tenancy import vault
 from approvals import queries, sentences
 from approvals.models import Approval
+from runs.models import AgentRun
+from runs.queries import input_text
 
 from .diff import Piece, word_diff
 
@@ -54,6 +57,7 @@ class Sheet:
     facts: Sequence[Said]
     words: Sequence[tuple[str, str]]  # of a customer or a model: shown as text, never as markup
     digest: str
+    opens: bool = True
 
     @property
     def changed(self) -> list[Line]:
@@ -69,8 +73,28 @@ class Sheet:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True, default=str).encode()).hexdigest()
 
 
-def sheet_of(approval: Approval, customer_wrote: str = "") -> Sheet:
-    """The sheet of an approval that came with its data key."""
+def sheet_of(approval: Approval, run: AgentRun) -> Sheet:
+    """The sheet of an approval that came with its data key; where its words do not open, what its columns say."""
+    try:
+        return _opened(approval, input_text(run))
+    except CannotUnseal:
+        unreadable = Said(sentences.code_sentence("unreadable"), "unreadable")
+        return Sheet(
+            title=sentences.title(approval),
+            approve_label="Approve",
+            risk_label=sentences.risk_label(approval.risk),
+            lines=[],
+            parameters=[],
+            reasons=[],
+            warnings=[unreadable],
+            facts=[],
+            words=[],
+            digest=approval.proposal_digest.rpartition(":")[2],
+            opens=False,
+        )
+
+
+def _opened(approval: Approval, customer_wrote: str) -> Sheet:
     vault.opened(approval.data_key_id, approval.data_key)
     proposal, grounds = queries.proposal(approval), queries.grounds(approval)
     currency = approval.currency

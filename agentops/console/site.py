@@ -11,6 +11,9 @@ from django.urls.converters import StringConverter
 from django.views.decorators.http import require_safe
 from django.views.generic import RedirectView
 
+from agentops.kernel.sealed import CannotUnseal
+
+from .errors import unreadable
 from .plain import storable_form
 
 for _prefix in ("apr", "run", "op"):
@@ -67,14 +70,17 @@ class ConsoleSite(admin.AdminSite):
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
         @wraps(view)
-        def of_storable(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def whole(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             request.GET = storable_form(request.GET)  # type: ignore[assignment]  # the stubs have one of their own
             if request.method == "POST":
                 request.POST = storable_form(request.POST)  # type: ignore[assignment]
-            answer: HttpResponse = view(request, *args, **kwargs)
+            try:
+                answer: HttpResponse = view(request, *args, **kwargs)
+            except CannotUnseal:
+                return unreadable(request)
             return answer
 
-        return super().admin_view(of_storable, cacheable)
+        return super().admin_view(whole, cacheable)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         context: dict[str, Any] = super().each_context(request)

@@ -3,9 +3,12 @@
 import pytest
 from django.test import Client
 
-from agentops.tenancy.models import Membership, Tenant, User
+from agentops.kernel.clock import now
+from agentops.tenancy import vault
+from agentops.tenancy.models import DataKey, Membership, Tenant, User
 from approvals.models import Approval, Decision
 from approvals.queries import reason
+from approvals.services import expire_due
 from tests import factories, proposals
 
 ROLE = Membership.Role
@@ -322,3 +325,36 @@ def test_a_question_without_an_end_says_so_and_counts_no_time(still_world) -> No
         assert "no end" in page
         assert "data-expires" not in page
     assert decide(person, approval)[1].status_code == 302
+
+
+@pytest.mark.parametrize("wrong", ["sealed_proposal", "sealed_grounds", "erased"])
+def test_a_proposal_that_does_not_open_hides_no_other_and_can_only_be_refused(still_world, wrong) -> None:
+    rosa = factories.person(still_world.tenant, name="rosa", each_minor=50_000)
+    other, approval, decided = (still_world.ask(memo=f"memo {number}") for number in range(3))
+    still_world.decide(decided, rosa)
+    for each in (approval, decided):
+        if wrong == "erased":
+            DataKey.objects.filter(pk=each.data_key_id).update(wrapped=None, erased_at=now())
+        else:
+            Approval.objects.filter(pk=each.pk).update(**{wrong: b"x"})
+    vault.forget()
+    run, client = approval.operation.run, Client()
+    client.force_login(rosa)
+    for place in ("", "approvals/", "approvals/?show=today", f"approvals/{decided}/", f"approvals/{other}/"):
+        assert client.get(f"/admin/{place}").status_code == 200, place
+    assert "does not open any more" in client.get(f"/admin/approvals/{approval}/").content.decode()
+    bearer = {"Authorization": f"Bearer {factories.token(still_world.tenant, person=rosa)}"}
+    listed = client.get(f"/v1/runs/{run.public_id}/approvals", headers=bearer)
+    assert [each["proposal_digest"] for each in listed.json()["items"]] == [approval.proposal_digest]
+    if wrong != "sealed_grounds":
+        assert listed.json()["items"][0]["proposal"]["warnings"][0]["code"] == "unreadable"
+    _, answer = decide(rosa, approval)
+    assert (answer.status_code, status_of(approval)) == (409, "requested")
+    _, answer = decide(rosa, approval, verdict="reject", form_id="two")
+    if wrong == "erased":  # its events cannot be sealed any more: its run is ended before that
+        assert answer.status_code == 410
+        assert client.get(f"/admin/runs/{run.public_id}/").status_code == 410
+        still_world.move_clock(25 * 3600)
+        assert (expire_due(), status_of(other)) == (1, "expired")
+    else:
+        assert (answer.status_code, status_of(approval)) == (302, "rejected")

@@ -8,6 +8,7 @@ from agentops.cli import words
 from agentops.cli.people import CHANNEL, NO_RIGHT, NOT_THERE, REFUSED, person
 from agentops.kernel.ids import parse
 from agentops.kernel.problems import NotFound, NotYours, Problem
+from agentops.kernel.sealed import CannotUnseal
 from agentops.tenancy.models import User
 from approvals import queries, sentences
 from approvals.endings import ending_sentence, moved_sentence
@@ -54,6 +55,8 @@ class Command(BaseCommand):
             raise CommandError(refused.detail, returncode=NO_RIGHT) from None
         except NotFound as missing:
             raise CommandError(missing.detail, returncode=NOT_THERE) from None
+        except CannotUnseal:
+            raise CommandError(sentences.code_sentence("unreadable"), returncode=REFUSED) from None
         except Problem as problem:
             raise CommandError(f"{problem.detail} ({problem.code})", returncode=REFUSED) from None
 
