@@ -273,7 +273,8 @@ WHERE lease_owner = %(owner)s RETURNING id
 # Whether anything of a pool may be claimed now.
 WAITING = _by_tenant(f"SELECT EXISTS (SELECT 1 FROM tenant WHERE {_claimable('tenant.tenant_id')}) AS exists")
 
-# Pools in which a run has been ready for a while though its tenant has room for it: a loose scan over both.
+# Pools in which a run has been ready for a while though its tenant has room for it and nobody holds it back: a loose scan over
+# both. One that needs another release has said so when it was parked.
 UNCLAIMED = """
 WITH RECURSIVE place AS (
   (SELECT pool, tenant_id FROM runs_agentrun WHERE ready_at IS NOT NULL AND paused_at IS NULL
@@ -289,6 +290,7 @@ WHERE t.state = 'active' AND t.concurrent_runs > (
   WHERE l.tenant_id = t.id AND l.lease_owner IS NOT NULL AND l.lease_expires_at > (SELECT agentops_now())
 ) AND EXISTS (
   SELECT 1 FROM runs_agentrun r WHERE r.pool = place.pool AND r.tenant_id = place.tenant_id AND r.paused_at IS NULL
+    AND r.needs <@ %(has)s::varchar[]
     AND r.ready_at < (SELECT agentops_now()) - make_interval(secs => %(seconds)s)
     AND (r.lease_owner IS NULL OR r.lease_expires_at < (SELECT agentops_now())))
 """

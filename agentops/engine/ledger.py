@@ -9,7 +9,7 @@ from uuid import UUID
 from django.conf import settings
 
 from agentops.kernel import sealed
-from runs import budgets, leases, releases, wakeups
+from runs import budgets, leases, wakeups
 from runs.events import Event, seal
 from runs.services import result_place
 
@@ -57,18 +57,14 @@ class RunLedger:
         self.pool = pool
         self.owner = owner
 
-    def has(self) -> list[str]:
-        """What this process can carry on, in the words of `AgentRun.needs`."""
-        return [*releases.has(), *loading.actions_here()]
-
     async def have_needed(self, pool_name: str) -> int:
         """Make runs due that were parked for what this process has; returns how many."""
         async with self.pool.connection() as conn:
-            return len(await all_rows(conn, leases.HAVE_NEEDED, pool=pool_name, has=self.has()))
+            return len(await all_rows(conn, leases.HAVE_NEEDED, pool=pool_name, has=loading.has()))
 
     async def claim(self, pool_name: str, want: int) -> Claimed:
         """Take up to `want` runs."""
-        return await claims.claim(self.pool, Claimer(self.owner, self.has()), pool_name, want)
+        return await claims.claim(self.pool, Claimer(self.owner, loading.has()), pool_name, want)
 
     async def leave_key(self, run: LiveRun) -> None:
         """Let the next run under the concurrency key come that `run` has held."""

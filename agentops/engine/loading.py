@@ -12,7 +12,7 @@ from agentops.kernel import sealed
 from agentops.kernel.sealed import Place
 from agentops.sdk.agents import Agent
 from operations.connectors.registry import ACTIONS
-from runs import conversations
+from runs import conversations, releases
 from runs.releases import Manifest
 from runs.services import input_place, result_place
 
@@ -51,6 +51,11 @@ def step_place(run_id: UUID, key: str, column: str = "result") -> Place:
 def actions_here() -> list[str]:
     """The actions that this process can send, in the words of `AgentRun.needs`."""
     return [f"action:{action.name}@{action.version}" for action in ACTIONS.values()]
+
+
+def has() -> list[str]:
+    """What this process can carry on, in the words of `AgentRun.needs`."""
+    return [*releases.has(), *actions_here()]
 
 
 def in_words(needs: Sequence[str]) -> str:

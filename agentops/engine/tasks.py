@@ -17,7 +17,7 @@ from runs.models import BusyCall
 from runs.queries import answered_and_unclaimed, cancelled_and_alive
 from runs.wakeups import ring
 
-from . import driver
+from . import driver, loading
 from .control import end_overdue
 
 log = logger(__name__)
@@ -45,15 +45,20 @@ def dispatch_due() -> int:
 
 @shared_task(ignore_result=True)
 def sweep() -> int:
-    """Ring for runs that have been ready for a while and that nobody has claimed, and say so: an alarm, not the path."""
+    """Ring for runs that have been ready for a while and that nobody has claimed, and say so: an alarm, not the path.
+
+    Of a run that somebody holds back, or that waits for another release, the lists tell; it is no alarm.
+    """
+    has = loading.has()
     with connection.cursor() as cursor:
-        cursor.execute(leases.UNCLAIMED, {"seconds": UNCLAIMED_SECONDS})
+        cursor.execute(leases.UNCLAIMED, {"seconds": UNCLAIMED_SECONDS, "has": has})
         pools = [pool for (pool,) in cursor.fetchall()]
     for pool in pools:
         log.warning("runs_nobody_claims", pool=pool)
         ring(pool)
-    for run in answered_and_unclaimed()[:ALARMS]:
-        log.error("run_answered_and_unclaimed", run_id=run.public_id, paused_by=run.paused_by)
+    wanted = answered_and_unclaimed().filter(paused_at=None, needs__contained_by=has, tenant__state="active")
+    for run in wanted[:ALARMS]:
+        log.error("run_answered_and_unclaimed", run_id=run.public_id)
     for run in cancelled_and_alive()[:ALARMS]:
         log.error("cancel_not_effective", run_id=run.public_id, open_effects=run.open_effects)
     BusyCall.objects.filter(seen_at__lt=Once() - FORGOTTEN).delete()  # of processes that are gone
