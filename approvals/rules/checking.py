@@ -39,7 +39,7 @@ def check(condition: Node, known: Mapping[str, Kind]) -> Checked:
     return checker.found
 
 
-def _pins(node: Node, op: str = "==") -> bool:
+def pins_currency(node: Node, op: str = "==") -> bool:
     """Whether this compares the proposal's currency with one that is named."""
     match node:
         case Binary(_, found, Variable(_, path), Literal(_, str())) if found == op:
@@ -49,9 +49,9 @@ def _pins(node: Node, op: str = "==") -> bool:
         case Binary(_, "in", Variable(_, path), Elements()) if op == "==":
             return path == CURRENCY
         case Many(_, "&&", parts) if op == "==":
-            return any(_pins(part) for part in parts)
+            return any(pins_currency(part) for part in parts)
         case Many(_, "||", parts) if op == "==":
-            return all(_pins(part) for part in parts)
+            return all(pins_currency(part) for part in parts)
     return False
 
 
@@ -77,7 +77,7 @@ class _Checker:
             case Variable():
                 return self._variable(node)
             case Many(_, op, parts):
-                pinned = any(_pins(part, "==" if op == "&&" else "!=") for part in parts)
+                pinned = any(pins_currency(part, "==" if op == "&&" else "!=") for part in parts)
                 for part in parts:
                     self._want(part, has_currency or pinned, Kind.FLAG)
                 return Kind.FLAG
@@ -86,7 +86,7 @@ class _Checker:
                 return self._want(operand, has_currency, *wanted)
             case Choice(_, condition, yes, no):
                 self._want(condition, has_currency, Kind.FLAG)
-                kinds = self.kind(yes, has_currency or _pins(condition)), self.kind(no, has_currency)
+                kinds = self.kind(yes, has_currency or pins_currency(condition)), self.kind(no, has_currency)
                 return self._alike(node, *kinds, has_currency)
             case Binary(_, "in", left, right):
                 return self._among(node, left, right, has_currency)

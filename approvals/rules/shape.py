@@ -14,8 +14,9 @@ from approvals.states import Outcome, Risk
 from operations.connectors.base import Action
 
 from . import conditions
-from .grammar import MAX_CHARS, MAX_NUMBER
-from .variables import Kind, known_for
+from .checking import NO_CURRENCY, pins_currency
+from .grammar import MAX_CHARS, MAX_NUMBER, parse
+from .variables import CURRENCY, Kind, known_for
 
 MAX_RULES = 50
 Code = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+)*$", max_length=60)]
@@ -166,6 +167,9 @@ def _sense(number: int, rule: Rule, action: Action) -> list[Fault]:
             may = ", ".join(action.adjustable) or "nothing"
             detail = f"{action.name} lets {may} be lowered, and not {name}."
             faults.append(_of(number, "clamp", "not_adjustable", detail))
+        elif name.endswith("_minor") and not pins_currency(parse(rule.when)):
+            detail = f'{name} of which currency? Say it in the condition: {CURRENCY} == "EUR" && …'
+            faults.append(_of(number, "clamp", NO_CURRENCY, detail))
     if rule.clamp and rule.outcome == Outcome.DENY:
         faults.append(_of(number, "clamp", "denied", "What is denied is not lowered."))
     for language, sentence in rule.sentences.items():

@@ -171,6 +171,8 @@ def test_the_terminal_leads_from_a_file_to_a_published_version(acme, owner, tmp_
     proposals.refund(factories.run(acme), amount_minor=18_900)
     mark = told("policy", "draft", REFUND, str(file), *words).split()[-6].rstrip(".")
     assert "draft: v2" in told("policy", "show", *words)
+    for count in ("-1", "9" * 20):
+        assert "is no number" in refused("policy", "trial", REFUND, f"--limit={count}", *words)[1]
     tried = told("policy", "trial", REFUND, *words)
     assert "0 decided the same, 1 otherwise" in tried
     assert "require_approval €189.00 (refund.over_limit) → deny €189.00 (it.deny)" in tried

@@ -1,7 +1,7 @@
 """`manage.py policy <verb>`: write the rules of a tenant, try them on the past, and let them decide."""
 
 import json
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,9 @@ class Command(BaseCommand):
             each.add_argument("action", choices=sorted(ACTIONS))
         for each in (lint, draft):
             each.add_argument("file", help="a list of rules in JSON")
-        tried.add_argument("--limit", type=int, default=LIMIT, help="how many past proposals, newest first")
+        tried.add_argument(
+            "--limit", type=_count, default=LIMIT, help="how many past proposals, newest first"
+        )
         publish.add_argument("digest", help="which draft you mean: the mark that `draft` and `trial` print")
         publish.add_argument("--log-only", action="store_true", help="decide nothing, record what it would")
         for each in (shown, lint, draft, tried, publish, discard):
@@ -85,6 +87,12 @@ class Command(BaseCommand):
         if faults:
             raise CommandError("\n".join(str(fault) for fault in faults), returncode=people.REFUSED)
         self.stdout.write(f"{len(rules)} rules for {action}: no fault.")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > 6:
+        raise ArgumentTypeError(f"{text[:20]!r} is no number of proposals, like {LIMIT}")
+    return int(text)
 
 
 def _read(file: str) -> Any:
