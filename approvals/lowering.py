@@ -24,7 +24,7 @@ from .ending import close, expire, finish
 from .models import Approval
 from .policy import Verdict, evaluate_again, remember
 from .revoking import find
-from .rights import note_refusal, refusal, why_no_part
+from .rights import note_refusal, refusal, take_part, why_no_part
 from .states import ApprovalStatus, Outcome
 
 
@@ -62,6 +62,9 @@ def lower(
     verdict = evaluate_again(draft, facts)
     try:
         return _lower(approval, proposal_digest, anew, verdict, facts, actor, reason)
+    except NotYours as refused:
+        note_refusal(approval, reviewer, channel, refused.code)
+        raise
     except Conflict as refused:
         if refused.code == "expired":
             expire(approval.id, approval.operation_id)
@@ -113,8 +116,9 @@ def _lower(
             code="digest_mismatch",
             extra={"proposal_digest": approval.proposal_digest},
         )
-    if any(actor.name in requesters_of(run) for run in locked.runs.values()):
-        raise NotYours(refusal("own_request", approval), code="own_request")
+    take_part(
+        actor, approval, requesters={name for run in locked.runs.values() for name in requesters_of(run)}
+    )
     if operation.attempts:
         raise Conflict(
             "It was tried before, and its bytes are pinned. Reject it, and let less be proposed.",

@@ -25,7 +25,7 @@ from .ending import expire, finish
 from .grounds import facts_as_asked
 from .models import Approval
 from .policy import Verdict, evaluate_again, remember
-from .rights import may_decide, note_refusal, refusal, why_no_part
+from .rights import may_decide, note_refusal, refusal, take_part, why_no_part
 from .states import ApprovalStatus, Outcome, Risk
 
 MAX_REASON_CHARS = 2_000
@@ -87,6 +87,8 @@ def _revoke(
     locked = lock(operation_id)
     operation = locked.operation
     approval = Approval.objects.select_for_update(no_key=True).get(pk=approval_id)
+    if not may_decide(User.objects.get(pk=int(actor.name.removeprefix("user:"))), operation.tenant):
+        raise NotYours(refusal("no_right", approval), code="no_right")
     if approval.status != _S.APPROVED:
         raise Conflict(
             f"{approval} is {approval.status}; there is no yes to take back.",
@@ -176,6 +178,7 @@ def extend(tenant_id: int, approval_id: UUID, *, reviewer: User, channel: str) -
 @retried
 def _extend(approval_id: UUID, operation_id: UUID, actor: Actor) -> Approval:
     approval = open_question(lock(operation_id), approval_id)
+    take_part(actor, approval)
     if approval.expires_at is None:
         raise Conflict("It waits without an end; there is nothing to extend.", code="never_expires")
     if approval.extended_at is not None:

@@ -41,6 +41,13 @@ def why_no_part(person: User, approval: Approval, *, requesters: Iterable[str] =
     return "own_request" if f"user:{person.pk}" in {*approval.requesters, *requesters} else ""
 
 
+def take_part(actor: Actor, approval: Approval, *, requesters: Iterable[str] = ()) -> None:
+    """Under the lock once more, with no cached permissions: a right that was lost meanwhile is none. Raises NotYours."""
+    person = User.objects.get(pk=int(actor.name.removeprefix("user:")))
+    if code := why_no_part(person, approval, requesters=requesters):
+        raise NotYours(refusal(code, approval), code=code)
+
+
 def may_decide(person: User, tenant: Tenant) -> bool:
     return person.is_active and person.has_perm("tenancy.decide_approvals", tenant)
 

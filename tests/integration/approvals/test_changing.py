@@ -244,3 +244,21 @@ def test_several_are_decided_with_one_press_each_for_itself_within_one_action_an
     )
     assert [each.code for each in answers] == ["not_found"]
     assert Approval.objects.filter(status="requested").count() == 4
+
+
+def test_a_right_that_is_lost_while_the_facts_are_read_changes_nothing(still_world, monkeypatch):
+    world = still_world
+    person = factories.person(world.tenant)
+    approval, check = world.ask(), world.connector.check
+
+    def meanwhile(call):
+        person.groups.clear()
+        return check(call)
+
+    monkeypatch.setattr(world.connector, "check", meanwhile)
+    with pytest.raises(NotYours) as told:
+        lowered(world, approval, person)
+    assert told.value.code == "no_right"
+    approval.refresh_from_db()
+    assert approval.status == "requested"
+    assert AuditEntry.objects.filter(verb="approval.refused_reviewer").count() == 1
