@@ -10,6 +10,7 @@ from agentops.tenancy.models import User
 
 from .deciding import decide
 from .models import Approval
+from .seen import Seen
 
 MAX_AT_ONCE = 100
 
@@ -20,7 +21,7 @@ class Named:
 
     approval_id: UUID
     proposal_digest: str
-    seen_sheet_digest: str = ""
+    seen: Seen | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def _one(tenant_id: int, one: Named, reviewer: User, verdict: str, reason: str, 
             reason=reason,
             proposal_digest=one.proposal_digest,
             channel=channel,
-            seen_sheet_digest=one.seen_sheet_digest,
+            seen=one.seen,
         )
     except Problem as problem:
         return Answered(public_id, code=problem.code, detail=problem.detail)

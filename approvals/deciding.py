@@ -30,6 +30,7 @@ from .asking import affordable
 from .ending import close, expire
 from .models import Approval, Decision
 from .rights import entitled, note_refusal
+from .seen import Seen, keep
 from .states import ApprovalStatus, VerdictOfPerson
 
 MAX_REASON_CHARS = 2_000
@@ -45,19 +46,19 @@ def decide(
     reason: str,
     proposal_digest: str,
     channel: str,
-    seen_sheet_digest: str = "",
+    seen: Seen | None = None,
 ) -> Approval:
     """One person's answer to exactly the proposal that was shown.
 
     Raises NotFound; NotYours (see `rights.entitled`); Invalid (reason_required); Conflict (already_decided,
-    already_answered, digest_mismatch, record_altered, expired, over_remaining, run_ended, settled).
+    already_answered, digest_mismatch, sheet_differs, record_altered, expired, over_remaining, run_ended, settled).
     """
     approval = Approval.objects.filter(tenant_id=tenant_id, pk=approval_id).select_related("tenant").first()
     if approval is None:
         raise NotFound("There is no such approval.")
     reason = printable(reason.strip(), MAX_REASON_CHARS)
     answer = VerdictOfPerson(verdict)
-    given = _Answer(reviewer.pk, answer, reason, proposal_digest, channel, seen_sheet_digest)
+    given = _Answer(reviewer.pk, answer, reason, proposal_digest, channel, seen)
     try:
         # Before any lock; under them once more. What has ended is told to whoever may decide at all.
         is_open = approval.status == _S.REQUESTED
@@ -88,7 +89,7 @@ class _Answer:
     reason: str
     proposal_digest: str
     channel: str
-    seen_sheet_digest: str
+    seen: Seen | None
 
     @property
     def actor(self) -> Actor:
@@ -104,6 +105,11 @@ def _decide(shown: Approval, given: _Answer) -> Approval:
             "The proposal is not the one that you were shown. Read it again, then decide.",
             code="digest_mismatch",
             extra={"proposal_digest": approval.proposal_digest},
+        )
+    if given.seen is not None and not given.seen.is_as_read:
+        raise Conflict(
+            "The page reads otherwise now than when you opened it. Read it again, then decide.",
+            code="sheet_differs",
         )
     reviewer = User.objects.get(pk=given.reviewer_id)  # with no cached permissions
     asked_by = {name for run in locked.runs.values() for name in requesters_of(run)}
@@ -183,13 +189,14 @@ def _write_decision(
         reviewer=reviewer,
         verdict=given.verdict,
         proposal_digest=approval.proposal_digest,
-        seen_sheet_digest=given.seen_sheet_digest,
         groups=list(groups),
         limit_minor=limit_minor if approval.amount_minor is not None else None,
         channel=given.channel,
     )
     key = vault.opened(approval.data_key_id)
     decision.sealed_reason = sealed.seal_json(key, queries.reason_place(decision), {"text": given.reason})
+    if given.seen is not None:
+        keep(decision, given.seen, key)
     decision.save(force_insert=True)
     record(
         approval.tenant_id,

@@ -199,7 +199,8 @@ class Decision(models.Model):
     verdict = models.CharField(max_length=8, choices=VerdictOfPerson)
     sealed_reason = models.BinaryField()
     proposal_digest = models.CharField(max_length=90)
-    seen_sheet_digest = models.CharField(max_length=64, blank=True)
+    sealed_sheet = models.BinaryField(null=True)  # what was rendered, where the door renders it
+    seen_sheet_digest = models.CharField(max_length=64, blank=True)  # of that
     groups = ArrayField(
         models.CharField(max_length=40), default=list
     )  # of the tenant, that the reviewer was in
@@ -212,6 +213,10 @@ class Decision(models.Model):
     class Meta:
         constraints: ClassVar[Any] = [
             models.UniqueConstraint(fields=["tenant", "approval", "reviewer"], name="decision_once_a_person"),
+            models.CheckConstraint(
+                condition=Q(sealed_sheet__isnull=True) ^ ~Q(seen_sheet_digest=""),
+                name="decision_sheet_with_its_digest",
+            ),
         ]
 
 

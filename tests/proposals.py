@@ -1,9 +1,11 @@
 """Proposals as an agent's run makes them, with facts that need no provider."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
 from django.db import transaction
+from django.test import Client
 
 from agentops.audit.entries import Actor
 from agentops.tenancy.models import Tenant
@@ -75,6 +77,13 @@ def _facts(order: str, amount_minor: int, refundable_minor: int, refund_to: str 
         ),
         capacity_minor=refundable_minor,
     )
+
+
+def form_of(client: Client, approval: Approval) -> dict[str, str]:
+    """The hidden fields of the decision's form, as a browser sends them back."""
+    page = client.get(f"/admin/approvals/{approval.public_id}/").content.decode()
+    names = ("proposal_digest", "seen_digest")
+    return {name: value for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', page) if name in names}
 
 
 def ask_again(approval: Approval, *, refundable_minor: int) -> None:

@@ -10,6 +10,7 @@ from agentops.kernel.ids import parse
 from agentops.kernel.problems import BadRequest, NotFound, NotYours
 from agentops.tenancy.models import User
 from agentops.tenancy.principals import Principal
+from approvals.seen import Seen
 from approvals.services import decide
 
 from . import mapping, shapes
@@ -88,6 +89,7 @@ def _decided(
         reason=asked.reason,
         proposal_digest=asked.proposal_digest,
         channel=principal.channel,
+        seen=Seen(mapping.approval(approval).proposal.model_dump(mode="json", exclude_unset=True)),
     )
     return mapping.approval(mapping.approvals_of(run).get(pk=approval.id))
 

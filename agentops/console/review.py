@@ -20,6 +20,7 @@ from agentops.tenancy.models import User
 from approvals import queries, rights
 from approvals.endings import ending_sentence
 from approvals.models import Approval, Decision
+from approvals.seen import Seen, digest_of
 from approvals.sentences import money
 from approvals.services import decide
 from approvals.states import ApprovalStatus, Risk, VerdictOfPerson
@@ -29,7 +30,7 @@ from operations.sentences import action_title, status_label
 from . import changing
 from .access import Access, access_of, key_in
 from .inbox import RankedApproval, queue, with_rights
-from .moved import moved_since, told_moved
+from .moved import Moved, moved_since, told_moved
 from .names import closed_by, decided_by
 from .sheet import Sheet, sheet_of
 
@@ -90,6 +91,7 @@ def review(request: HttpRequest, approval_id: str) -> HttpResponse:
         return _changed(request, access, approval, answer)
     following = _following(access, approval)
     sheet = sheet_of(approval, approval.operation.run)
+    seen = Seen(sheet.kept(_moved(approval)), returned=answer.seen_digest)
     try:
         if not sheet.opens and answer.verdict == VerdictOfPerson.APPROVE:
             raise Conflict(
@@ -105,7 +107,7 @@ def review(request: HttpRequest, approval_id: str) -> HttpResponse:
             reason=answer.reason,
             proposal_digest=answer.proposal_digest,
             channel="admin",
-            seen_sheet_digest=answer.seen_digest,
+            seen=seen,
         )
     except (NotYours, Invalid, Conflict) as problem:
         return _page(request, access, _find(access, approval_id), answer, problem)
@@ -188,6 +190,7 @@ def _page(
     problem: Problem | None = None,
 ) -> HttpResponse:
     sheet = sheet_of(approval, approval.operation.run)
+    moved = _moved(approval)
     is_open = approval.status == ApprovalStatus.REQUESTED
     is_late = approval.expires_at is not None and approval.expires_at <= approval.clock
     has_expired = approval.status == ApprovalStatus.EXPIRED or (is_open and is_late)
@@ -213,7 +216,8 @@ def _page(
             approval, may=_may_change(access, approval), is_open=is_open and not has_expired
         ),
         "told_moved": told_moved(approval),
-        "moved": moved_since(approval) if approval.was_asked else None,
+        "moved": moved,
+        "seen_digest": digest_of(sheet.kept(moved)),
         "answer": answer,
         "canned": CANNED,
         "problem": problem,
@@ -224,6 +228,10 @@ def _page(
     if problem and problem.code == "already_decided":
         status = 200  # an old tab is no error: it is told calmly how it ended
     return TemplateResponse(request, "console/review.html", context, status=status)
+
+
+def _moved(approval: RankedApproval) -> Moved | None:
+    return moved_since(approval) if approval.was_asked else None
 
 
 def _fault(problem: Problem | None) -> str:

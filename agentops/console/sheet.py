@@ -1,6 +1,5 @@
 """The sheet of a proposal: what a reviewer reads before deciding, every code and value turned into words."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +14,9 @@ from runs.models import AgentRun
 from runs.queries import input_text
 
 from .diff import Piece, word_diff
+from .moved import Moved
 
+LANGUAGE = "en"  # of these pages
 DIFF_CHARS = 60  # a longer text is shown word by word
 FREE_TEXT = {"note": "What the agent noted", "text": "What would be written", "body": "What would be written"}
 
@@ -67,10 +68,11 @@ class Sheet:
     def unchanged(self) -> list[Line]:
         return [line for line in self.lines if not line.changes]
 
-    @property
-    def seen_digest(self) -> str:
-        """A digest of exactly what was rendered, kept with the decision."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True, default=str).encode()).hexdigest()
+    def kept(self, moved: Moved | None) -> dict[str, Any]:
+        """What is kept of the page with the decision, as plain JSON; `moved`: since it was asked before."""
+        shown = asdict(self) | {"language": LANGUAGE, "moved": moved.lines if moved else []}
+        plain: dict[str, Any] = json.loads(json.dumps(shown, default=str))
+        return plain
 
 
 def sheet_of(approval: Approval, run: AgentRun) -> Sheet:

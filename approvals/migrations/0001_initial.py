@@ -110,6 +110,7 @@ class Migration(migrations.Migration):
                 ('verdict', models.CharField(choices=[('approve', 'Approve'), ('reject', 'Reject')], max_length=8)),
                 ('sealed_reason', models.BinaryField()),
                 ('proposal_digest', models.CharField(max_length=90)),
+                ('sealed_sheet', models.BinaryField(null=True)),
                 ('seen_sheet_digest', models.CharField(blank=True, max_length=64)),
                 ('groups', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=40), default=list)),
                 ('limit_minor', models.BigIntegerField(null=True)),
@@ -120,7 +121,7 @@ class Migration(migrations.Migration):
                 ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tenancy.tenant')),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('tenant', 'approval', 'reviewer'), name='decision_once_a_person')],
+                'constraints': [models.UniqueConstraint(fields=('tenant', 'approval', 'reviewer'), name='decision_once_a_person'), models.CheckConstraint(condition=models.Q(('sealed_sheet__isnull', True), models.Q(('seen_sheet_digest', ''), _negated=True), _connector='XOR'), name='decision_sheet_with_its_digest')],
             },
         ),
         migrations.CreateModel(

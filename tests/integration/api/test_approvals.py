@@ -2,6 +2,7 @@ import pytest
 
 from agentops.kernel.ids import show, uuid7
 from agentops.tenancy.models import Membership
+from approvals import seen
 from approvals.models import Approval, Decision
 from approvals.states import ApprovalStatus
 from operations.states import OperationStatus
@@ -67,6 +68,9 @@ def test_a_yes_answers_with_the_approval_and_frees_the_operation(reviewer, run, 
         (each["reviewer"], each["verdict"], each["reason"], each["channel"]) for each in shown["decisions"]
     ] == [("rosa", "approve", "Photo seen.", "rest")]
     assert shown["decisions"][0]["decided_at"].endswith("Z")
+    decision = Decision.objects.get()
+    assert seen.seen_sheet(decision) == shown["proposal"]  # what its JSON has shown is what is kept
+    assert decision.seen_sheet_digest == seen.digest_of(shown["proposal"])
     assert status_of(asked) == (ApprovalStatus.APPROVED, OperationStatus.APPROVED)
 
 

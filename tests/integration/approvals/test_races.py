@@ -15,7 +15,7 @@ from approvals.models import Approval, Decision
 from approvals.services import expire_due, extend, lower, revoke
 from operations.models import Operation
 from operations.states import OperationStatus
-from tests import factories
+from tests import factories, proposals
 from tests.stage import together
 
 S = OperationStatus
@@ -152,12 +152,12 @@ def test_two_browsers_at_once_on_a_slow_database_make_one_decision_and_no_error_
     approval = world.ask()
     page = f"/admin/approvals/{approval.public_id}/"
     clients = [Client() for _ in people]
-    forms = [
-        {"verdict": "approve", "proposal_digest": approval.proposal_digest, "form_id": uuid4().hex}
-        for _ in people
-    ]
     for client, person in zip(clients, people, strict=True):
         client.force_login(person)
+    forms = [
+        {"verdict": "approve", "form_id": uuid4().hex, **proposals.form_of(client, approval)}
+        for client in clients
+    ]
     held, go = threading.Event(), threading.Event()
 
     def slow_database() -> None:

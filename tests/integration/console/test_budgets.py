@@ -101,8 +101,7 @@ def test_a_decision_is_made_of_few_reads(tenant: Tenant) -> None:
     reviewer = factories.person(tenant, ROLE.LEAD, each_minor=200_000)
     approvals = grow(tenant, 3)
     client = client_of(reviewer)
-    client.get(f"/admin/approvals/{approvals[0].public_id}/")
-    form = {"verdict": "approve", "proposal_digest": approvals[0].proposal_digest, "form_id": "one"}
+    form = proposals.form_of(client, approvals[0]) | {"verdict": "approve", "form_id": "one"}
     with CaptureQueriesContext(connection) as captured:
         assert client.post(f"/admin/approvals/{approvals[0].public_id}/", form).status_code == 302
     before_the_service = [query["sql"] for query in captured]

@@ -6,6 +6,7 @@ from django.test import Client
 from agentops.kernel.clock import now
 from agentops.tenancy import vault
 from agentops.tenancy.models import DataKey, Membership, Tenant, User
+from approvals import seen, sentences
 from approvals.models import Approval, Decision
 from approvals.queries import reason
 from approvals.services import expire_due
@@ -37,6 +38,7 @@ def decide(user: User, approval: Approval, **form: object):
         "proposal_digest": approval.proposal_digest,
         "form_id": "one",
         "comment": "Seen.",
+        **proposals.form_of(client, approval),
     }
     return client, client.post(f"/admin/approvals/{approval.public_id}/", fields | form)
 
@@ -52,6 +54,30 @@ def test_a_yes_is_recorded_with_its_channel_and_its_words(reviewer: User, approv
     decision = Decision.objects.get()
     assert (decision.channel, reason(decision)) == ("admin", "Seen.")
     assert "It is sent in 5 s." in client.get("/admin/approvals/").content.decode()
+
+
+def test_what_was_on_the_page_is_kept_and_a_page_that_reads_otherwise_decides_nothing(
+    tenant: Tenant, reviewer: User, approval: Approval, monkeypatch
+) -> None:
+    for invented in ("f" * 64, "", "\x00"):
+        _, answer = decide(reviewer, approval, seen_digest=invented)
+        assert answer.status_code == 409
+        assert "The page reads otherwise now than when you opened it" in answer.content.decode()
+    client = Client()
+    client.force_login(reviewer)
+    form = proposals.form_of(client, approval)
+    with monkeypatch.context() as patch:  # a release that words it in another way, between page and press
+        patch.setitem(sentences._LABELS["en"], "refund_to", "Paid back to")
+        assert decide(reviewer, approval, seen_digest=form["seen_digest"])[1].status_code == 409
+        assert proposals.form_of(client, approval)["seen_digest"] != form["seen_digest"]
+    assert not Decision.objects.exists()
+    assert decide(reviewer, approval)[1].status_code == 302
+    decision = Decision.objects.get()
+    sheet = seen.seen_sheet(decision)
+    assert decision.seen_sheet_digest == form["seen_digest"] == seen.digest_of(sheet)
+    assert (sheet["title"], sheet["language"]) == ("Refund €189.00 on order A-1002", "en")
+    assert ("Refund to", "visa 4242") in {(line["label"], line["after"]) for line in sheet["lines"]}
+    assert b"visa 4242" not in bytes(decision.sealed_sheet)
 
 
 def test_the_same_form_twice_is_told_calmly(reviewer: User, approval: Approval) -> None:
@@ -132,7 +158,7 @@ def test_what_no_form_of_ours_sends_changes_nothing(reviewer: User, approval: Ap
 def test_text_that_the_database_cannot_hold_is_no_fault_of_the_page(
     reviewer: User, approval: Approval
 ) -> None:
-    client, answer = decide(reviewer, approval, comment="Seen\x00.", seen_digest="\x00", form_id="\x00")
+    client, answer = decide(reviewer, approval, comment="Seen\x00.", form_id="\x00")
     assert answer.status_code == 302
     assert reason(Decision.objects.get()) == "Seen\ufffd."
     for asked in ("q=%00", "action=%00", "tenant=%00", "tenant=" + "9" * 5_000):
