@@ -126,7 +126,7 @@ def _decide(shown: Approval, given: _Answer) -> Approval:
             error_detail=given.reason,
         )
         return approval
-    if not is_as_recorded(locked.operation, approval.proposal_digest):
+    if not is_as_recorded(locked.operation, approval.proposal_digest) or not queries.opens(approval):
         raise Conflict("The record of this operation was altered; it is not sent.", code="record_altered")
     groups = limits.groups_of(reviewer, approval.tenant)
     kept = limits.locked(limits.applying(reviewer, approval, groups))  # the last of all locks

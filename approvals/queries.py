@@ -9,7 +9,7 @@ from guardian.models import GroupObjectPermission, UserObjectPermission
 from guardian.shortcuts import get_objects_for_user
 
 from agentops.kernel.clock import Now
-from agentops.kernel.sealed import Place
+from agentops.kernel.sealed import CannotUnseal, Place
 from agentops.tenancy import vault
 from agentops.tenancy.models import Tenant, User
 
@@ -61,6 +61,15 @@ def grounds(approval: Approval) -> dict[str, Any]:
     requested_by, rights: {principal: [scope]}}."""
     found: dict[str, Any] = vault.unseal(grounds_place(approval), approval.sealed_grounds)
     return found
+
+
+def opens(approval: Approval) -> bool:
+    """Whether what people are asked, and what it rests on, can be read: nobody agrees to what nobody can read."""
+    try:
+        proposal(approval), grounds(approval)
+    except CannotUnseal:
+        return False
+    return True
 
 
 def moved_place(approval: Approval) -> Place:

@@ -3,6 +3,7 @@
 import pytest
 from django.test import Client
 
+from agentops.audit.models import AuditEntry
 from agentops.kernel.clock import now
 from agentops.tenancy import vault
 from agentops.tenancy.models import DataKey, Membership, Tenant, User
@@ -376,6 +377,14 @@ def test_a_proposal_that_does_not_open_hides_no_other_and_can_only_be_refused(st
         assert listed.json()["items"][0]["proposal"]["warnings"][0]["code"] == "unreadable"
     _, answer = decide(rosa, approval)
     assert (answer.status_code, status_of(approval)) == (409, "requested")
+    named = {"approval_id": approval.public_id, "proposal_digest": approval.proposal_digest}
+    path = f"/v1/runs/{run.public_id}/approvals/approve"
+    answer = client.post(path, named, headers=bearer, content_type="application/json")
+    assert (answer.status_code, answer.json()["code"]) == (409, "record_altered")
+    noted = AuditEntry.objects.filter(security=True, verb="operation.tampered")
+    assert [(each.channel, each.object_id) for each in noted.order_by("id")] == [
+        ("admin", approval.operation.public_id), ("rest", approval.operation.public_id),
+    ]  # fmt: skip
     _, answer = decide(rosa, approval, verdict="reject", form_id="two")
     if wrong == "erased":  # its events cannot be sealed any more: its run is ended before that
         assert answer.status_code == 410
