@@ -75,7 +75,8 @@ def parked(row: AgentRun) -> bool:
 @pytest.mark.case("I-1")
 def test_runs_of_a_release_that_is_gone_say_what_they_need_and_lose_nothing(stage, deploy):
     deploy("wait_an_hour")
-    runs = [stage.start("x", "tester") for _ in range(20)]
+    key = {"concurrency_key": "order-7"}
+    runs = [stage.start("x", "tester", **(key if number == 3 else {})) for number in range(20)]
     for run in runs:
         stage.carry_on(run, lambda row: row.blocked_on == ["timer"])
     first = row_of(runs[0]).release.digest
@@ -89,6 +90,8 @@ def test_runs_of_a_release_that_is_gone_say_what_they_need_and_lose_nothing(stag
         )  # fmt: skip
     assert f"Needs release {first.removeprefix('sha256:')[:8]}" in " ".join(standing(row_of(runs[0])))
     moved, cancelled, again, *rest = runs
+    assert stage.carry_on(stage.start("Where is order A-1001?", **key)).status == "completed"
+    assert (parked(row_of(rest[0])), row_of(rest[0]).concurrency_key) == (True, "order-7")
     found = choices(row_of(moved))
     assert (found.release, found.move.possible) == (first, True)
     assert "wait_an_hour" in found.move.losses[0]
