@@ -192,6 +192,8 @@ def _page(
     has_expired = approval.status == ApprovalStatus.EXPIRED or (is_open and is_late)
     decisions = _decisions(approval) if not is_open or approval.required > 1 else []
     blocked = _blocked(access, approval) if is_open and not has_expired else ""
+    if is_open and not sheet.opens:
+        blocked = blocked or "unreadable"
     context = {
         **admin.site.each_context(request),
         "title": sheet.title,
@@ -209,7 +211,9 @@ def _page(
         "able": queries.who_can_approve(approval) if blocked else [],
         "history": _history(approval),
         "offered": changing.offered(
-            approval, may=_may_change(access, approval), is_open=is_open and not has_expired
+            approval,
+            may=_may_change(access, approval),
+            is_open=is_open and not has_expired and sheet.opens,
         ),
         "told_moved": told_moved(approval),
         "moved": moved,

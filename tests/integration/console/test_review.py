@@ -369,7 +369,10 @@ def test_a_proposal_that_does_not_open_hides_no_other_and_can_only_be_refused(st
     client.force_login(rosa)
     for place in ("", "approvals/", "approvals/?show=today", f"approvals/{decided}/", f"approvals/{other}/"):
         assert client.get(f"/admin/{place}").status_code == 200, place
-    assert "does not open any more" in client.get(f"/admin/approvals/{approval}/").content.decode()
+    page = client.get(f"/admin/approvals/{approval}/").content.decode()
+    assert "does not open any more" in page
+    assert 'value="approve"' not in page
+    assert 'value="reject"' in page
     bearer = {"Authorization": f"Bearer {factories.token(still_world.tenant, person=rosa)}"}
     listed = client.get(f"/v1/runs/{run.public_id}/approvals", headers=bearer)
     assert [each["proposal_digest"] for each in listed.json()["items"]] == [approval.proposal_digest]
