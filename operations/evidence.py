@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.db.models import QuerySet
 
 from agentops.audit.entries import SYSTEM, Actor
 from agentops.kernel.clock import now
@@ -116,13 +117,21 @@ def is_answered(operation: Operation, attempt: int) -> bool:
 
 def others_in_doubt(operation: Operation, attempt: int | None) -> bool:
     """Whether a request beside that one may have had an effect: no answer proves that it had none."""
-    if not operation.in_doubt:
-        return False
+    return operation.in_doubt and _unproven(operation).exclude(number=attempt or 0).exists()
+
+
+def in_doubt_since(operation: Operation) -> datetime | None:
+    """When the first request was committed that may have had an effect; None where none may."""
+    return _unproven(operation).order_by("number").values_list("started_at", flat=True).first()
+
+
+def _unproven(operation: Operation) -> QuerySet[Attempt]:
+    """Requests of its generation that no answer proves to have done nothing."""
     proven = Finding.objects.filter(
         operation_id=operation.id, source=Source.ANSWER, verdict__in=PROVES_NOTHING_DONE
     )
     tries = Attempt.objects.filter(operation_id=operation.id, generation=operation.generation)
-    return tries.exclude(number=attempt or 0).exclude(number__in=proven.values("attempt")).exists()
+    return tries.exclude(number__in=proven.values("attempt"))
 
 
 def is_overtaken(operation: Operation, attempt: int | None, verdict: Verdict) -> bool:

@@ -25,6 +25,7 @@ from .outcomes import (
     reached,
     unreachable,
 )
+from .patience import has_person
 from .states import FINAL, OperationStatus, Source, Verdict
 
 _S = OperationStatus
@@ -51,11 +52,11 @@ def merge(locked: Locked, evidence: Evidence) -> None:
     if operation.status in FINAL:
         _about_the_past(locked, evidence)
         return
-    was_asked = operation.status == _S.ESCALATED
-    if was_asked:
+    had_person = has_person(operation)
+    if had_person:
         hold_incident(operation, "outcome_unknown", about=operation.public_id)
     _settle(locked, evidence)
-    if was_asked and operation.status != _S.ESCALATED:
+    if had_person and not has_person(operation):
         close_incident(operation, "outcome_unknown", about=operation.public_id)
 
 

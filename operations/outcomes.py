@@ -13,6 +13,7 @@ from agentops.kernel.sealed import Place
 from agentops.tenancy import vault
 from runs.events import Event, append
 
+from . import patience
 from .connectors.base import Answer
 from .evidence import (
     MAX_TRIES,
@@ -100,6 +101,7 @@ def accepted(locked: Locked, answer: Answer) -> None:
         for run in locked.runs.values():
             if not run.is_terminal:
                 append(run, Event("operation.accepted", data))
+        patience.begin(locked)
 
 
 def fail(locked: Locked, answer: Answer, code: str, actor: Actor = SYSTEM) -> None:
@@ -175,6 +177,7 @@ def doubt(locked: Locked, answer: Answer) -> None:
         changes["quiet_at"] = _later(flight_seconds(operation))
     if operation.status == _S.EXECUTING:
         move(locked, _S.UNKNOWN, reason=answer.code or "no_answer", **changes)
+        patience.begin(locked)
     elif look_ups_in_vain(operation) >= MAX_LOOK_UPS:
         escalate(locked, answer, "look_ups_say_nothing")
     else:
@@ -186,6 +189,7 @@ def escalate(locked: Locked, answer: Answer, code: str) -> None:
     operation = locked.operation
     if operation.status in (_S.EXECUTING, _S.APPROVED):
         move(locked, _S.UNKNOWN, reason=answer.code or "no_answer", in_doubt=True)
+        patience.begin(locked)
     if operation.look_until is not None and now() < operation.look_until:
         _look_later(operation)
     elif operation.status == _S.UNKNOWN:

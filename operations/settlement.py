@@ -29,6 +29,7 @@ from .incidents import close_incident
 from .models import Operation, SettleLimit, Settlement
 from .moves import Locked, lock, move, retried
 from .outcomes import send_again
+from .patience import has_person
 from .states import FINAL, OperationStatus, PersonsVerdict, Source, Verdict
 
 MAX_WORDS_CHARS = 2_000
@@ -177,9 +178,9 @@ def _act(operation_id: UUID, says: Says, person: User, channel: str, checked: _C
     is_enough = first is not None or _alone(operation, says, person, checked.is_verified)
     settlement_id = first.id if first else uuid7()
     if is_enough:
-        was_asked = operation.status == _S.ESCALATED
+        had_person = has_person(operation)
         _merge(locked, says, settlement_id, Actor(f"user:{person.pk}", channel), checked.answer)
-        if was_asked and operation.status != _S.ESCALATED:
+        if had_person and not has_person(operation):
             close_incident(operation, "outcome_unknown", about=operation.public_id)
     elif opened is not None and opened.by_id == person.pk and _same(opened, says):
         raise Conflict("You have said so already; a second person is needed.", code="already_asked")

@@ -189,6 +189,7 @@ WITH run AS (
     status = CASE WHEN 'approval' = ANY(%(blocked_on)s::varchar[]) THEN 'waiting_for_approval' ELSE 'running' END,
     version = version + 1, crash_count = 0, error_code = %(error_code)s,
     inbox_taken = CASE WHEN %(needs)s::varchar[] = '{{}}' THEN %(inbox_read)s ELSE inbox_taken END,
+    deadline_at = CASE WHEN NOT %(answered)s THEN deadline_at END,
     error_detail = %(error_detail)s, last_event_seq = last_event_seq + cardinality(%(event_types)s::text[])
   WHERE id = %(run_id)s AND lease_owner = %(owner)s AND lease_epoch = %(epoch)s AND ending = ''
     AND (inbox_seq = %(inbox_read)s OR NOT %(needs)s::varchar[] = '{{}}')

@@ -130,6 +130,8 @@ def _explained(result: Message, order: str, words: Words) -> str:
             return words.rejected.format(order=order, reason=reason)
         case "expired", _:
             return words.expired.format(order=order)
+        case "unknown", _:
+            return words.unknown.format(order=order)
         case "cancelled", _:
             return words.withdrawn.format(order=order)
         case _, "not_found":

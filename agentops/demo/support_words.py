@@ -17,6 +17,7 @@ class Words:
     rejected: str
     expired: str
     withdrawn: str
+    unknown: str
     unknown_order: str
     not_yours: str
     failed: str
@@ -37,6 +38,7 @@ ENGLISH = Words(
     rejected="I am sorry, the request for order {order} was declined: {reason}.",
     expired="Nobody decided on the request for order {order} in time. It was not refused; please ask again.",
     withdrawn="The request for order {order} was cancelled before anything was sent.",
+    unknown="Whether the request for order {order} was carried out is unknown; a person is on it.",
     unknown_order="I cannot find order {order}. Please check its number.",
     not_yours="I am sorry, order {order} belongs to another customer, so I cannot speak about it.",
     failed="I am sorry, the request for order {order} could not be carried out: {reason}.",
@@ -57,6 +59,7 @@ CHINESE = Words(
     rejected="很抱歉,订单 {order} 的申请未获批准:{reason}。",
     expired="订单 {order} 的申请在期限内无人处理。这并不是拒绝,请再次提出申请。",
     withdrawn="订单 {order} 的申请已在发送之前取消。",
+    unknown="订单 {order} 的申请是否已完成尚不清楚,已有专人在核实。",
     unknown_order="找不到订单 {order},请核对订单号。",
     not_yours="很抱歉,订单 {order} 属于其他客户,无法为您处理。",
     failed="很抱歉,订单 {order} 的申请未能完成:{reason}。",

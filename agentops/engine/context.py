@@ -12,7 +12,7 @@ from agentops.kernel import canonical
 from agentops.kernel.redaction import mask, printable
 from agentops.sdk.agents import Agent
 from agentops.sdk.context import BoundLogger, Principal, StepContext
-from agentops.sdk.errors import DuplicateStep, InvalidResult, JournalMismatch, Terminal
+from agentops.sdk.errors import DuplicateStep, InvalidResult, JournalMismatch, OutcomeUnknown, Terminal
 from agentops.sdk.signals import StopSignal
 from agentops.sdk.text import repaired_json
 from agentops.sdk.tools import Tool, require_repeatable
@@ -109,7 +109,14 @@ class CallContext:
             raise Terminal(f"This tool does not declare that it proposes {action}.", code="undeclared_action")
         place = self._place(key or action)
         fence = self.signal.require_time
-        return settle(self._live, place, action, fence, target=target, params=params, reference=reference)
+        told = self._live.steps.get(place, {}).get("unknown", "")
+        given = {"target": target, "params": params, "reference": reference, "told_unknown": told}
+        try:
+            return settle(self._live, place, action, fence, **given)
+        except OutcomeUnknown as unknown:
+            if unknown.operation_id != told:  # whatever is found out later, every life of the call goes on so
+                self._write([NewStep(place, "operation", action, {"unknown": unknown.operation_id})], [])
+            raise
 
     def progress(self, text: str) -> None:
         said = {"call_id": self._key, "text": mask(printable(text, 500))}

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from agentops.sdk import Agent, Call, Limits, Message, Receipt, Reply, ToolContext, tool
+from agentops.sdk import Agent, Call, Limits, Message, OutcomeUnknown, Receipt, Reply, ToolContext, tool
 
 NAME = "direct"
 INSTRUCTIONS = "Propose the one operation that you are given, as it stands."
@@ -43,4 +43,7 @@ def _say(conversation: Sequence[Message]) -> Reply:
         return Reply(calls=(Call("propose", json.loads(last.text)),))
     if last.ok:
         return Reply(f"Done: {last.result['operation_id']} has succeeded.")
+    error = last.result["error"]
+    if error["code"] == OutcomeUnknown.code:
+        return Reply(f"Unknown, a person is on it: {error['operation_id']}.")
     return Reply(f"Not done: {last.result}")

@@ -280,7 +280,7 @@ class Driver:
         except CheckViolation as error:
             if error.diag.constraint_name != "run_ends_without_open_effects":
                 raise
-            return await self._park(run, Park(frozenset({"operation"})))
+            return await self.ledger.park(run, frozenset({"operation"}), None, answered=True)
         run.ended = True
         return True
 

@@ -129,10 +129,12 @@ class RunLedger:
         needs: Sequence[str] = (),
         code: str = "",
         detail: str = "",
+        answered: bool = False,
     ) -> bool:
         """Leave a run to what it waits for; False where a message came meanwhile, which is then in its `inbox`.
 
-        `code` and `detail` say why a person must do something; `needs` what a worker must have to take it up again.
+        `code` and `detail` say why a person must do something; `needs` what a worker must have to take it up again. One that
+        has `answered` has no deadline any more: only its effects keep it.
         """
         told = [Event("run.paused", {"why": min(kinds), "code": code, "detail": detail})] if code else []
         types, data = seal(run.id, run.key, told)
@@ -155,6 +157,7 @@ class RunLedger:
                 ready_at=ready,
                 blocked_on=sorted(kinds),
                 needs=list(needs),
+                answered=answered,
                 error_code=code,
                 error_detail=detail,
                 event_types=types,

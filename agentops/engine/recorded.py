@@ -11,7 +11,7 @@ from typing import Any, Never
 from agentops.kernel import canonical
 from agentops.sdk.agents import Agent
 from agentops.sdk.context import StepContext
-from agentops.sdk.errors import JournalMismatch, Terminal
+from agentops.sdk.errors import JournalMismatch, OutcomeUnknown, Terminal
 from agentops.sdk.signals import StopSignal
 from agentops.sdk.tools import Tool
 from agentops.sdk.values import ChildRun, Receipt
@@ -93,7 +93,8 @@ class RecordedCall(CallContext):
             raise Terminal(f"This tool does not declare that it proposes {action}.", code="undeclared_action")
         place = self._place(key or action)
         operation = self._record.operations.get(place)
-        if operation is None or operation.status not in FINAL:
+        told = self._record.steps.get(place, {}).get("unknown", "")
+        if operation is None or (operation.status not in FINAL and operation.public_id != told):
             raise _absent(place)
         try:
             same_intent(
@@ -103,6 +104,8 @@ class RecordedCall(CallContext):
         except JournalMismatch:
             raise _other(place) from None
         self.walked.append(place)
+        if operation.public_id == told:
+            raise OutcomeUnknown(told)
         return bring(operation, "")  # an ended one is only told
 
     def run(

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 from typing import Any, assert_never
+from uuid import UUID
 
 from agentops.audit.entries import Actor
 from agentops.kernel.clock import now
-from agentops.sdk.errors import JournalMismatch, OperationRefused, Retryable, Terminal
+from agentops.sdk.errors import JournalMismatch, OperationRefused, OutcomeUnknown, Retryable, Terminal
 from agentops.sdk.values import Receipt
 from agentops.telemetry.logs import bind_contextvars
 from approvals import policy
 from approvals.models import Approval
 from approvals.services import AUTHORITY, may_ask_again, submit
-from operations import queries
+from operations import patience, queries
 from operations.connectors.base import CheckFailed
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import Departure, call_of, commit_attempt, dispatch, send
@@ -42,10 +43,12 @@ def settle(
     target: str,
     params: dict[str, Any],
     reference: str,
+    told_unknown: str = "",
 ) -> Receipt:
-    """The receipt of the operation at `step`; raises Waiting while it is on its way, OperationRefused where it ended.
+    """The receipt of the operation at `step`; raises Waiting while it is on its way, OperationRefused where it ended, and
+    OutcomeUnknown where its patience is over.
 
-    `fence` raises LeaseLost where the call may propose nothing more; it is asked under the run's lock.
+    `told_unknown` is the operation that the tool was told of so in an earlier life: it is told the same again. `fence` raises LeaseLost where the call may propose nothing more; it is asked under the run's lock.
     """
     run = AgentRun.objects.select_related("tenant").get(pk=live.id)
     intended = intend(run, action, target=target, params=params, reference=reference)
@@ -61,7 +64,9 @@ def settle(
             )  # raises the same where it is too late for that
             operation = _begin(live, run, step, intended, fence, instead)
     bind_contextvars(operation_id=operation.public_id)
-    return bring(operation, live.owner)
+    if operation.public_id == told_unknown:
+        raise OutcomeUnknown(told_unknown)
+    return bring(operation, live.owner, live.id)
 
 
 def _begin(
@@ -131,8 +136,8 @@ def proposed_by(live: LiveRun, call: str) -> tuple[int, set[str]]:
     return len(found), kinds
 
 
-def bring(operation: Operation, worker: str) -> Receipt:
-    """One arm per status: what the operation is brings its receipt, its end, or what it waits for."""
+def bring(operation: Operation, worker: str, run_id: UUID | None = None) -> Receipt:
+    """One arm per status: what the operation is brings its receipt, its end, or what `run_id` waits for."""
     status = _S(operation.status)
     match status:
         case _S.SUCCEEDED:
@@ -143,15 +148,29 @@ def bring(operation: Operation, worker: str) -> Receipt:
             if _is_due(operation):
                 after = dispatch(operation.id, AUTHORITY, worker=worker)
                 if after.status != _S.APPROVED:
-                    return bring(after, worker)
+                    return bring(after, worker, run_id)
             lacks = ["credential"] if lacks_credential(operation) else []
-            raise Waiting("operation", *lacks)
+            return _in_patience(operation, worker, run_id, *lacks)
         case _S.EXECUTING | _S.UNKNOWN | _S.ESCALATED:
-            raise Waiting("operation")
+            return _in_patience(operation, worker, run_id)
         case _S.FAILED | _S.REJECTED | _S.CANCELLED | _S.EXPIRED:
             raise OperationRefused(operation.public_id, status.value, operation.error_code, _why(operation))
         case _:
             assert_never(status)
+
+
+def _in_patience(operation: Operation, worker: str, run_id: UUID | None, *lacks: str) -> Receipt:
+    """Wait for the outcome; longer than its action is waited for, it is told as unknown, in the run whose effect it is.
+
+    Only that run is held open by it. One that has joined could end on such an answer, so it waits on.
+    """
+    left = patience.left(operation) if operation.run_id == run_id else None
+    if left is None or left > 0:
+        raise Waiting("operation", *lacks, until=left)
+    operation = patience.end(operation.id)
+    if patience.is_in_doubt(operation):
+        raise OutcomeUnknown(operation.public_id)
+    return bring(operation, worker, run_id)  # found out at the last moment
 
 
 def _is_due(operation: Operation) -> bool:

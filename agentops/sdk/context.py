@@ -90,7 +90,8 @@ class ToolContext(Protocol):
         `target` is `type:id`. `reference` is what makes two honest requests different (an order line, a ticket), never
         free text. `key` names the call where one tool proposes the same action more than once. While people decide or the
         provider works, the tool is unwound by a BaseException of the engine and called again later: catch `Exception`,
-        never `BaseException`, around it. Raises `OperationRefused` if it ended surely without effect.
+        never `BaseException`, around it. Raises `OperationRefused` if it ended surely without effect,
+        `OutcomeUnknown` where that cannot be said and its action has a patience that is over.
         """
         ...
 

@@ -52,6 +52,22 @@ class OperationRefused(Terminal):
         self.reason = reason
 
 
+class OutcomeUnknown(SdkError):
+    """An operation that was sent and may have happened, for longer than its action is waited for: a person is on it.
+
+    Neither `Retryable` nor `Terminal`: nothing says that it was not done. The run may answer, and ends once it is settled.
+    """
+
+    code = "outcome_unknown"
+    status = "unknown"
+
+    def __init__(self, operation_id: str) -> None:
+        super().__init__(
+            "Its outcome is unknown, a person is on it. It may have happened: do not ask for it again."
+        )
+        self.operation_id = operation_id
+
+
 class ChildFailed(Terminal):
     """A run that this one has started ended without an answer: `status` says how (`failed`, `cancelled`)."""
 
@@ -103,7 +119,7 @@ class AgentDefinitionError(SdkError):
 def error_result(error: SdkError) -> dict[str, Any]:
     """What a model reads in place of a result; the end of an operation or a run is told with its id and status."""
     told: dict[str, Any] = {"code": error.code, "message": error.message}
-    if isinstance(error, OperationRefused):
+    if isinstance(error, OperationRefused | OutcomeUnknown):
         told |= {"operation_id": error.operation_id, "status": error.status}
     if isinstance(error, ChildFailed):
         told |= {"run_id": error.run_id, "status": error.status}

@@ -9,7 +9,14 @@ from pydantic_core import to_jsonable_python
 
 from agentops.sdk.agents import Agent
 from agentops.sdk.context import BoundLogger, Principal, Signal, StepContext
-from agentops.sdk.errors import ChildFailed, DuplicateStep, JournalMismatch, OperationRefused, Terminal
+from agentops.sdk.errors import (
+    ChildFailed,
+    DuplicateStep,
+    JournalMismatch,
+    OperationRefused,
+    OutcomeUnknown,
+    Terminal,
+)
 from agentops.sdk.signals import StopSignal
 from agentops.sdk.text import repaired_json
 from agentops.sdk.tools import Tool, digest_of, require_repeatable
@@ -245,10 +252,10 @@ class Rehearsal:
     def _ended[R](self, place: str, work: Callable[[], R]) -> R:
         """The end of an operation or a run, which is the same in every life: a value, or the error that it ended with."""
 
-        def ended() -> R | OperationRefused | ChildFailed:
+        def ended() -> R | OperationRefused | OutcomeUnknown | ChildFailed:
             try:
                 return work()
-            except (OperationRefused, ChildFailed) as error:
+            except (OperationRefused, OutcomeUnknown, ChildFailed) as error:
                 return error
 
         if place not in self.journal:

@@ -102,6 +102,9 @@ class Action:
     )  # what `check` reads: rules speak of it
     guards_target: bool = True  # another one on the same target makes policy ask a person
     reverses: str = ""  # the action that it undoes
+    # Seconds from the sending of what is in doubt. After them its run is told `OutcomeUnknown` and may answer, but not end;
+    # None: it waits until the outcome is known.
+    patience_seconds: float | None = None
 
 
 @dataclass(frozen=True)

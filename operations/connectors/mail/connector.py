@@ -68,6 +68,7 @@ class MailConnector(Connector):
             intent=("template", "to_customer", "order", "refund_ref"),
             guards_target=False,
             facts={"order_customer": str, "address_unchanged": bool},
+            patience_seconds=900,  # what the mail tells of has happened, and over SMTP nobody but a person finds out
         ),
     )
 

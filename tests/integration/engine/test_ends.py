@@ -1,5 +1,6 @@
 """Why a run ended can be told apart everywhere: in its row, its stream, the API and the lists; only an answer is completed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,16 +9,22 @@ from django.test import Client
 from agentops.api import mapping
 from agentops.audit.entries import Actor
 from agentops.engine.control import cancel_run, end_overdue
-from agentops.sdk import Agent, Call, Limits, Reply, tool
+from agentops.engine.replay import replay
+from agentops.sdk import Agent, Call, Limits, OutcomeUnknown, Reply, tool
 from agentops.sdk.agents import separate_registry
-from approvals.services import expire_due
+from approvals.services import AUTHORITY, expire_due
+from operations.connectors.registry import ACTIONS
+from operations.dispatch import depart, loaded, send
+from operations.models import Incident
 from runs import ends
 from runs.models import AgentRun
+from runs.services import wake
 from tests import factories
 from tests.integration.engine.conftest import Outcome
-from tests.stage import story
+from tests.stage import LARGE, answer, operation, story, types
 
 EMIL = Actor("user:7", "cli")
+HOLD_SECONDS = 60
 
 
 @pytest.fixture
@@ -103,6 +110,113 @@ def test_eight_ends_have_eight_reasons(stage, agents):
             page = console.get("/admin/runs/", {"q": code}).content.decode()
             assert [other for other in wanted if other.public_id in page] == [row]
             assert code in ends.CODES
+
+
+def lose_the_answer(stage, run, door):
+    """What the run asks for is approved, sent and done; nobody hears of it, and from then on the provider is away."""
+    approval = stage.until_asked(run)
+    stage.decide(approval, stage.reviewer())
+    stage.carry_on(run, is_parked)  # while the sending is held back: the doubt itself must wake it
+    stage.rest()
+    stage.move_clock(HOLD_SECONDS + 1)
+    departure = depart(loaded(approval.operation_id), AUTHORITY, worker="test")
+    stage.provider.fault("commit_then_drop", times=1, door=door)
+    assert send(departure).status == "unknown"
+    stage.provider.fault("unreachable", door=door)
+
+
+def is_parked(row):
+    return row.lease_owner is None and row.blocked_on == ["operation"] and row.inbox_taken == row.inbox_seq
+
+
+def patient(monkeypatch, name, seconds):
+    monkeypatch.setitem(ACTIONS, name, replace(ACTIONS[name], patience_seconds=seconds))
+
+
+def said(run):
+    return [data["text"] for type, data in story(run) if type == "assistant.message"]
+
+
+def test_after_its_patience_a_run_answers_that_the_outcome_is_unknown_and_ends_once_it_is_known(
+    stage, settings, monkeypatch
+):
+    settings.AGENTOPS_HOLD_SECONDS = HOLD_SECONDS
+    impatient = stage.ask_refund(stage.order(LARGE))
+    lose_the_answer(stage, impatient, "payments")
+    stage.move_clock(3_600)
+    stage.carry_on(impatient, is_parked)
+    wake(impatient.id, "operation", {})
+    assert "unknown" not in said(stage.carry_on(impatient, is_parked))[-1], "None waits for ever"
+    stage.provider.fault("ok")
+    assert "have refunded" in answer(stage.as_time_passes(impatient))
+
+    patient(monkeypatch, "refund.create", 600)
+    order = stage.order(LARGE)
+    run, joined = stage.ask_refund(order, deadline_seconds=7_000), stage.ask_refund(order)
+    for each in (run, joined):
+        stage.until_asked(each)
+    lose_the_answer(stage, run, "payments")
+    stage.carry_on(run, is_parked), stage.carry_on(joined, is_parked)
+    stage.move_clock(500)
+    wake(run.id, "operation", {})
+    assert "unknown" not in said(stage.carry_on(run, is_parked))[-1]
+    stage.move_clock(101)
+    run = stage.carry_on(run, lambda row: "unknown; a person is on it" in said(row)[-1] and is_parked(row))
+    assert (run.status, run.blocked_on, run.open_effects) == ("running", ["operation"], 1)
+    told, made = said(run), operation(run)
+    incident = Incident.objects.get(kind="outcome_unknown", about=made.public_id, closed_at=None)
+    wake(joined.id, "operation", {})
+    assert "unknown" not in said(stage.carry_on(joined, is_parked))[-1], "nothing would hold it open"
+    stage.move_clock(7_000)
+    assert end_overdue() == 0, "it has its answer"
+
+    stage.provider.fault("ok")
+    run, joined = stage.as_time_passes(run), stage.as_time_passes(joined)
+    assert (run.status, operation(run).status, len(stage.refunds(order))) == ("completed", "succeeded", 1)
+    assert (said(run), answer(run), types(run)[-1]) == (told, told[-1], "run.completed")
+    assert "have refunded" in answer(joined)
+    incident.refresh_from_db()
+    assert incident.closed_at is not None
+    assert {line.match for line in replay(run)} == {"matched"}
+
+
+def test_what_a_tool_was_told_stays_so_in_every_later_life_of_its_call(stage, settings, monkeypatch):
+    """It does something else instead; meanwhile the outcome is found, and the tool is called again."""
+    settings.AGENTOPS_HOLD_SECONDS = HOLD_SECONDS
+    target = f"notes:{stage.tenant.slug}"
+
+    @tool(proposes=("note.add",))
+    def note(ctx) -> Outcome:
+        """Note."""
+
+        def add(text):
+            return ctx.operation("note.add", target=target, params={"text": text}, reference=text, key=text)
+
+        try:
+            return Outcome(said=f"first {add('first').status}")
+        except OutcomeUnknown as unknown:
+            return Outcome(said=f"first {unknown.status}, second {add('second').status}")
+
+    def play(conversation):
+        last = conversation[-1]
+        return Reply(last.result["said"]) if last.role == "tool" else Reply("", (Call("note", {}),))
+
+    factories.policy(stage.tenant, "note.add", factories.ASK)
+    patient(monkeypatch, "note.add", 60)
+    with separate_registry():
+        Agent("noter", instructions="x", tools=[note], offline=play)
+        run = stage.start("x", "noter")
+        lose_the_answer(stage, run, "shop")
+        stage.carry_on(run, is_parked)
+        stage.move_clock(61)
+        second = stage.until_asked(run)
+        stage.provider.fault("ok")
+        first = run.operations.get(step__endswith="/first")
+        stage.as_time_passes(run, lambda row: row.operations.get(pk=first.pk).status == "succeeded")
+        stage.decide(second, stage.reviewer())
+        run = stage.as_time_passes(run)
+        assert (run.status, answer(run)) == ("completed", "first unknown, second succeeded")
+        assert {line.match for line in replay(run)} == {"matched"}
 
 
 def test_the_table_of_codes_is_the_one_that_callers_read():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from agentops.demo.support_agent import support
-from agentops.sdk import Message, OperationRefused, Receipt
+from agentops.sdk import Message, OperationRefused, OutcomeUnknown, Receipt
 from agentops.sdk.testing import Proposal, Rehearsal, rehearse, succeed, undecided
 from tests.unit.demo.shop_server import Shop, order, serving
 
@@ -216,14 +216,28 @@ def test_an_order_with_several_lines_needs_one_of_them(shop: Shop):
     assert ctx.proposals[0].reference == "A-2-2"
 
 
-def test_a_refused_mail_leaves_the_refund_standing(shop: Shop):
+@pytest.mark.parametrize(
+    "lost", [OperationRefused("op_1", "rejected", "policy", "no"), OutcomeUnknown("op_1")]
+)
+def test_a_mail_refused_or_lost_leaves_the_refund_standing(shop: Shop, lost: Exception):
     def outcome(proposal: Proposal) -> Receipt:
-        return (
-            refusing("rejected", "no mail")(proposal) if proposal.action == "mail.send" else succeed(proposal)
-        )
+        if proposal.action == "mail.send":
+            raise lost
+        return succeed(proposal)
 
     told = rehearse(support, "Refund A-1001", Rehearsal(outcome=outcome))
     assert "129.00 EUR" in told[-1].text
+
+
+def test_a_refund_whose_outcome_is_unknown_is_told_so_and_stays_so_when_its_process_dies(shop: Shop):
+    def unknown(proposal: Proposal) -> Receipt:
+        raise OutcomeUnknown("op_1")
+
+    ctx = Rehearsal(outcome=unknown)
+    ctx.die(after="refund.create")
+    told = rehearse(support, "Refund A-1001", ctx)
+    assert "is unknown; a person is on it" in told[-1].text
+    assert (ctx.lives, len(ctx.proposals)) == (2, 1)
 
 
 def test_a_second_life_proposes_what_the_first_one_saw(shop: Shop):
