@@ -17,13 +17,13 @@ from agentops.kernel.sealed import Place
 from agentops.kernel.transitions import swap
 from agentops.sdk.agents import Agent
 from agentops.tenancy import vault
-from agentops.tenancy.models import ApiToken
+from agentops.tenancy.models import ApiToken, Tenant
 from agentops.tenancy.principals import Principal
 
 from . import conversations, leases, wakeups
 from .events import Event, append
 from .holds import require_agent
-from .models import AgentRun, InboxMessage
+from .models import AgentRun, InboxMessage, Slot
 from .releases import pinned
 from .states import TERMINAL, BlockedOn, RunStatus
 
@@ -72,6 +72,7 @@ def start_run(
     if active is not None:
         return active, False
     require_agent(tenant.id, agent.name)
+    make_slot(tenant)
     conversation = conversations.locked(principal, start.conversation_id)
     newest = conversation.runs.order_by("-id").first() if conversation else None
     before = conversations.unended(conversation).last() if conversation else None
@@ -122,6 +123,11 @@ def start_run(
     record(tenant.id, "run.started", "run", run.public_id, actor_of(principal), detail={"agent": run.agent})
     wakeups.ring(run.pool)
     return run, True
+
+
+def make_slot(tenant: Tenant) -> None:
+    """Whoever has no slot is never served: there is one before a tenant's first run."""
+    Slot.objects.bulk_create([Slot(tenant=tenant)], ignore_conflicts=True)
 
 
 def concurrency(agent: Agent, key: str = "", limit: int = 1) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from operations.grades import grade_of
 from operations.hooks import secret_place
 from operations.models import Connection, SettleLimit
 from operations.services import connection_place
-from runs.models import AgentRun, Slot
+from runs.models import AgentRun
 from runs.services import Start, start_run
 
 _count = itertools.count(1)
@@ -35,10 +35,9 @@ ASK = [{"code": "ask", "when": "true", "outcome": "require_approval", "risk": "e
 
 
 def tenant(slug: str | None = None) -> Tenant:
-    """A tenant with its key, its slot and the demo's rules; no connections."""
+    """A tenant with its key and the demo's rules; no connections."""
     slug = slug or f"tenant-{next(_count)}"
     made = create_tenant(slug, slug.title())
-    Slot.objects.get_or_create(tenant=made)
     policy(made, "refund.create", REFUND_RULES)
     policy(made, "order.cancel", ASK)
     policy(made, "mail.send", ALWAYS)

@@ -24,7 +24,6 @@ from operations.grades import present_grade
 from operations.hooks import secret_place
 from operations.models import Connection, SettleLimit
 from operations.services import connection_place
-from runs.models import Slot
 
 STRIPE_KEY = "sk_test_agentops_demo"
 TENANTS = {"acme": "Acme Outdoor", "globex": "Globex Audio"}
@@ -183,7 +182,6 @@ def more_orders(tenant: str, count: int, amount_minor: int | None) -> list[dict[
 
 def _tenant(slug: str, name: str) -> Tenant:
     tenant = create_tenant(slug, name)
-    Slot.objects.get_or_create(tenant=tenant)
     _connect(tenant, "payments", "stripe", settings.AGENTOPS_PAYMENTS_URL, STRIPE_KEY)
     _connect(tenant, "shop", "shop", settings.AGENTOPS_SHOP_URL, "")
     _connect(tenant, "mail", "mail", "file:", "")

@@ -7,7 +7,7 @@ from agentops.sdk.agents import Agent
 from agentops.tenancy.principals import Principal
 from operations.moves import retried
 from runs.models import AgentRun, Slot
-from runs.services import Start, actor_of, start_run
+from runs.services import Start, actor_of, make_slot, start_run
 
 from .control import CancelReceipt, supersede
 
@@ -35,6 +35,7 @@ def start_newest(
             "Only a start that names its concurrency key replaces others.", code="no_concurrency_key"
         )
     # The slot, first of all locks: who starts under the key meanwhile waits here, and then sees what was started.
+    make_slot(principal.tenant)
     list(Slot.objects.select_for_update(no_key=True).filter(tenant=principal.tenant))
     run, is_new = start_run(principal, agent, start, trace_id=trace_id, policies=policies)
     if not is_new:

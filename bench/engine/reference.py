@@ -100,13 +100,12 @@ def main(number: int) -> None:
     from agentops.engine.driver import Driver
     from agentops.tenancy import principals
     from agentops.tenancy.access import create_tenant
-    from runs.models import AgentRun, Slot
+    from runs.models import AgentRun
     from runs.services import Start, start_run
 
     connection.settings_dict["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 12}  # as in a worker
     agent = make_agent()
     tenant = create_tenant(f"bench-{os.getpid()}", "Bench")
-    Slot.objects.get_or_create(tenant=tenant)
     _, token = principals.issue(tenant, "bench", principals.SCOPES)
     principal = principals.authenticate(token, "rest")
     assert principal is not None

@@ -143,7 +143,7 @@ def capped(transactional_db):
     tenant = factories.tenant()
     tenant.budget_microusd = 100 * CENT
     tenant.save()
-    return Slot.objects.get(tenant=tenant)
+    return Slot.objects.create(tenant=tenant)
 
 
 def test_a_tenants_runs_share_its_budget_and_give_back_what_they_leave(capped):
