@@ -34,8 +34,11 @@ MODES: dict[str, dict[str, Any]] = {
     "bounce_after": {"seconds": 0.05},
     "empty_200": {},
     "wrong_amount": {},
+    "forget_keys_after": {"seconds": 0.001},
+    "lookup_lag": {"seconds": 60.0},
 }
 LASTS = ("unreachable", "auth_failed")  # until it is mended
+LAGS = ("lookup_lag",)  # until the provider has caught up
 FATES = ("alive", "cancelled", "replaced")
 MAY_NOT_SUCCEED = {
     "reject": {S.FAILED, S.SUCCEEDED},
@@ -67,6 +70,8 @@ class Cell:
             self.ledger.provider.fault("ok")
             if not self.keys:
                 self.ledger.provider.fault("no_key_support")
+        elif self.mode in LAGS:
+            self.ledger.provider.fault(self.mode, seconds=0)
         elif seconds := MODES[self.mode].get("seconds", 0.0):
             time.sleep(seconds)
         self.is_on = False
@@ -76,7 +81,7 @@ class Cell:
         ledger.before_sending = self.break_it
         with ledger.crashing(self.point):
             ledger.ask(self.run, self.order)
-        if self.mode in LASTS and self.is_on:  # the first look of those who come after meets it too
+        if self.mode in LASTS + LAGS and self.is_on:  # the first look of those who come after meets it too
             for made in ledger.operations(self.order):
                 ledger.carry_on(made)
         self.mend()

@@ -16,6 +16,8 @@ from django.test import Client
 from agentops.audit.models import AuditEntry
 from agentops.kernel.ids import parse
 from agentops.kernel.problems import Conflict, NotYours
+from agentops.kernel.sealed import Place
+from agentops.tenancy import vault
 from agentops.tenancy.models import ApiToken, Membership, Tenant, User
 from approvals import queries
 from approvals.endings import lapse_sentence
@@ -396,3 +398,12 @@ def played(case: Case, move: Move, expected: Expected, phase: str) -> None:
             assert not Approval.objects.filter(operation=operation, status="requested").exists()
             if expected.code != "record_altered":
                 assert (approval.status, approval.closed_reason) == ("revoked", expected.code)
+    if approval.status in ("superseded", "revoked"):
+        assert code_in_audit(approval) == expected.code
+
+
+def code_in_audit(approval: Approval) -> str:
+    """Why the yes stands no more, as whoever reads the audit log is told."""
+    entry = AuditEntry.objects.get(verb=f"approval.{approval.status}", object_id=approval.public_id)
+    place = Place("audit_auditentry", str(entry.id), "detail")
+    return vault.unseal(place, entry.sealed_detail)["code"]

@@ -19,7 +19,7 @@ from approvals.services import expire_due, revoke
 from operations.connectors import registry
 from operations.models import Connection
 from operations.states import OperationStatus
-from tests import factories
+from tests import factories, proposals
 from tests.world import GIFT
 
 S = OperationStatus
@@ -67,6 +67,22 @@ def reject(world, approval, person):
     world.decide(approval, person, "reject")
 
 
+def reject_on_the_page(world, approval, person):
+    client = Client()
+    client.force_login(person)
+    form = {"verdict": "reject", "comment": "No.", "form_id": "one", **proposals.form_of(client, approval)}
+    assert client.post(f"/admin/approvals/{approval}/", form).status_code == 302
+
+
+def reject_over_rest(world, approval, person):
+    text = factories.token(world.tenant, "approvals:decide", person=person)
+    named = {"approval_id": str(approval), "proposal_digest": approval.proposal_digest, "reason": "No."}
+    path = f"/v1/runs/{approval.operation.run.public_id}/approvals/reject"
+    bearer = {"Authorization": f"Bearer {text}"}
+    answer = Client().post(path, named, headers=bearer, content_type="application/json")
+    assert (answer.status_code, answer.json()["status"]) == (200, "rejected")
+
+
 def expire(world, approval, person):
     world.move_clock(24 * 3600 + 1)
     assert expire_due() == 1
@@ -83,6 +99,8 @@ def take_back(world, approval, person):
 # The exit; whether it leaves from a yes; how approval and operation end.
 EXITS = {
     "reject": (reject, False, "rejected", S.REJECTED),
+    "reject on the page": (reject_on_the_page, False, "rejected", S.REJECTED),
+    "reject over REST": (reject_over_rest, False, "rejected", S.REJECTED),
     "expire": (expire, False, "expired", S.EXPIRED),
     "withdraw": (cancel, False, "withdrawn", S.CANCELLED),
     "cancel": (cancel, True, "approved", S.CANCELLED),

@@ -1,4 +1,7 @@
-"""How many queries a page may ask, whatever the number of rows."""
+"""How many queries a page may ask, whatever the number of rows; and what a thousand rows do not hide."""
+
+import re
+from datetime import timedelta
 
 import pytest
 from django.contrib.contenttypes.models import ContentType
@@ -6,9 +9,12 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from agentops.kernel.clock import now
+from agentops.tenancy.access import join
 from agentops.tenancy.models import Membership, Tenant, User
 from approvals.models import Approval
 from tests import factories, proposals
+from tests.stage import sql
 
 ROLE = Membership.Role
 OWN_PAGE, CHANGELIST, OVERVIEW, DECISION = 8, 6, 10, 15
@@ -107,3 +113,45 @@ def test_a_decision_is_made_of_few_reads(tenant: Tenant) -> None:
     before_the_service = [query["sql"] for query in captured]
     locks = next(place for place, sql in enumerate(before_the_service) if "FOR NO KEY UPDATE" in sql)
     assert locks <= DECISION
+
+
+def flooded(approval: Approval, copies: int) -> None:
+    """So many more of the same question, each about an operation of its own, by the rows."""
+    sql(
+        """INSERT INTO operations_operation SELECT made.* FROM operations_operation o, generate_series(1, %s) n,
+        LATERAL jsonb_populate_record(o, jsonb_build_object('id', gen_random_uuid(), 'operation_key', n::text,
+        'idempotency_key', n::text)) made WHERE o.id = %s""",
+        copies,
+        approval.operation_id,
+    )
+    sql(
+        """INSERT INTO approvals_approval SELECT made.* FROM approvals_approval a JOIN operations_operation o
+        ON o.tenant_id = a.tenant_id AND o.id <> a.operation_id, LATERAL jsonb_populate_record(a,
+        jsonb_build_object('id', gen_random_uuid(), 'operation_id', o.id)) made WHERE a.id = %s""",
+        approval.id,
+    )
+
+
+def test_a_thousand_of_one_tenant_do_not_hide_the_urgent_one_of_another(
+    tenant: Tenant,
+) -> None:
+    reviewer = factories.person(tenant, ROLE.REVIEWER, each_minor=200_000)
+    (approval,) = grow(tenant, 1)
+    other = proposals.shop("globex")
+    join(other, reviewer, ROLE.REVIEWER)
+    flooded(approval, 1_000)
+    urgent = proposals.asked(factories.run(other, "Refund"))
+    Approval.objects.filter(pk=urgent.pk).update(expires_at=now() + timedelta(minutes=10))
+    client = client_of(reviewer)
+
+    def rows(show: str = "") -> list[str]:
+        page = client.get(f"/admin/approvals/{show}").content.decode()
+        return re.findall(r'data-row href="/admin/approvals/(apr_\w+)/"', page)
+
+    assert len(rows()) == 100
+    assert rows()[0] == urgent.public_id
+    Approval.objects.filter(tenant=tenant).update(
+        risk="high"
+    )  # whose risk is higher stands first, and there are lanes
+    for lane in ("?show=soon", f"?tenant={other.pk}"):
+        assert rows(lane) == [urgent.public_id]

@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 from django.db import OperationalError
 
+from agentops.audit.models import AuditEntry
 from approvals.models import Approval
 from approvals.services import AUTHORITY, expire_due
 from operations import dispatch as dispatching
+from operations import queries
 from operations.connectors.base import Answer
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import depart, loaded, send
@@ -183,6 +185,29 @@ def test_a_person_who_was_asked_is_told_when_the_provider_says_it_after_all(ledg
         Evidence(Source.LOOK_UP, Answer(Verdict.APPLIED, provider_ref="re_1", receipt={"id": "re_1"})),
     )
     assert made.status == S.SUCCEEDED
+
+
+def test_another_reference_is_an_alarm_before_the_end_and_after_it_and_changes_no_receipt(ledger, order):
+    """One key, two effects of one operation: whichever is told second is nothing that a machine explains away."""
+    made = on_its_way(ledger, order)
+    take(made.id, answered(Verdict.ACCEPTED, 1, provider_ref="re_1"))
+    second = Answer(Verdict.APPLIED, provider_ref="re_2", receipt={"id": "re_2"})
+    made = take(made.id, Evidence(Source.LOOK_UP, second))
+    assert (made.status, made.provider_ref, alarms(made)) == (S.SUCCEEDED, "re_2", ["other_reference"])
+    made = take(made.id, Evidence(Source.LOOK_UP, second))
+    assert alarms(made) == ["other_reference"]  # it only says once more what is known
+    found = Answer(Verdict.APPLIED, provider_ref="re_3", receipt={"id": "re_3"})
+    for _ in range(2):
+        made = take(made.id, Evidence(Source.LOOK_UP, found))
+    assert (made.status, made.provider_ref, queries.receipt(made)["id"]) == (S.SUCCEEDED, "re_2", "re_2")
+    assert alarms(made) == ["other_reference", "effect_after_end"]
+    told = AuditEntry.objects.filter(object_id=made.public_id, security=True).order_by("id")
+    assert [entry.verb for entry in told] == ["operation.other_reference", "operation.effect_after_end"]
+
+
+def alarms(made) -> list[str]:
+    incidents = Incident.objects.filter(about=made.public_id, closed_at=None).order_by("id")
+    return list(incidents.values_list("kind", flat=True))
 
 
 GARBAGE = ["re_" + "x" * 400, "re_\x00", "re_\ud800", "re_\u202e1"]

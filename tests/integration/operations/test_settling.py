@@ -15,9 +15,9 @@ from agentops.tenancy.models import Membership
 from approvals.services import AUTHORITY
 from operations import queries
 from operations.dispatch import depart, dispatch, loaded, send
-from operations.models import Incident, Settlement
+from operations.models import Incident, SettleLimit, Settlement
 from operations.reconcile import carry_on, look_up
-from operations.settlement import Says, settle, words
+from operations.settlement import Says, is_within_limit, settle, words
 from operations.states import PersonsVerdict as P
 from runs.models import AgentRun
 from tests import factories
@@ -205,6 +205,27 @@ def test_above_the_limit_a_second_person_confirms_and_nobody_twice(stage, escala
     ]  # fmt: skip
     verbs = AuditEntry.objects.filter(object_id=made.public_id, verb__startswith="operation.settle")
     assert verbs.filter(verb="operation.settle_confirmed", actor=f"user:{second.pk}").count() == 1
+
+
+def test_the_actions_own_limit_comes_before_the_general_one_and_no_other_actions_counts(stage, escalated):
+    _order, made = escalated
+    person = factories.settler(stage.tenant, each_minor=0)
+    assert not is_within_limit(person, made)
+
+    def limit(action: str, each_minor: int, currency: str = "EUR") -> None:
+        named = {"tenant": stage.tenant, "person": person, "action": action, "currency": currency}
+        SettleLimit.objects.update_or_create(**named, defaults={"each_minor": each_minor})
+
+    limit("order.cancel", LARGE)
+    limit("refund.create", LARGE, "USD")
+    assert not is_within_limit(person, made)
+    limit("refund.create", LARGE)
+    assert is_within_limit(person, made)  # above the general one, within the action's own
+    strict = factories.settler(stage.tenant, each_minor=LARGE)
+    own = {"person": strict, "action": "refund.create", "currency": "EUR", "each_minor": LARGE - 1}
+    SettleLimit.objects.create(tenant=stage.tenant, **own)
+    assert say(made, strict, P.SEND_AGAIN).how == "waits"  # within the general one, above the action's own
+    assert say(made, person, P.DID_NOT, PROOF).how == "settled"
 
 
 def test_nobody_settles_alone_what_they_asked_for(stage, in_doubt, settler, move_clock):
