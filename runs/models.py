@@ -198,7 +198,11 @@ class AgentRun(Stateful):
                 condition=Q(ready_at__isnull=False, paused_at__isnull=True),
                 name="run_ready",
             ),
-            models.Index(fields=["ready_at"], condition=Q(ready_at__isnull=False), name="run_due"),
+            models.Index(
+                fields=["ready_at"],
+                condition=Q(ready_at__isnull=False, paused_at__isnull=True),
+                name="run_due",
+            ),
             models.Index(
                 fields=["cancel_requested_at"],
                 condition=Q(ending="cancelled", finished_at__isnull=True),

@@ -5,6 +5,7 @@ from datetime import timedelta
 from celery import shared_task
 from django.conf import settings
 from django.db import connection
+from django.db.models import Q
 
 from agentops.kernel.clock import Once
 from agentops.telemetry.logs import logger
@@ -56,8 +57,9 @@ def sweep() -> int:
     for pool in pools:
         log.warning("runs_nobody_claims", pool=pool)
         ring(pool)
-    wanted = answered_and_unclaimed().filter(paused_at=None, needs__contained_by=has, tenant__state="active")
-    for run in wanted[:ALARMS]:
+    # What needs nothing, named apart: of such the planner knows how many there are.
+    here = Q(needs=[]) | Q(needs__contained_by=has)
+    for run in answered_and_unclaimed().filter(here, paused_at=None, tenant__state="active")[:ALARMS]:
         log.error("run_answered_and_unclaimed", run_id=run.public_id)
     for run in cancelled_and_alive()[:ALARMS]:
         log.error("cancel_not_effective", run_id=run.public_id, open_effects=run.open_effects)
