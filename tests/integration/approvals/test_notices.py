@@ -94,6 +94,7 @@ def test_who_has_said_yes_where_two_must_is_not_reminded(still_world, mails):
     assert [who for who, _ in mailed()] == ["gita"]  # hers was made before she answered
     world.move_clock(13 * HOUR)
     assert [who for who, _ in mailed()] == ["gita"]
+    assert not Notice.objects.filter(person=rosa, kind="reminder").exists()  # not even made
 
 
 @pytest.mark.case("D-9")
