@@ -157,7 +157,8 @@ def test_a_killed_supervisor_leaves_no_process_and_the_next_start_continues(stac
     before = stack.demo
     processes = stack.processes()
     stack.kill_supervisor()
-    eventually(lambda: not any(map(is_alive, processes)), 20, "an end of every process")
+    # A worker waits ten seconds for what it has under way, also where PostgreSQL is gone for good.
+    eventually(lambda: not any(map(is_alive, processes)), 40, "an end of every process")
     stack.start()
     after = stack.demo
     assert all(order in after["orders"] for order in before["orders"])

@@ -108,16 +108,16 @@ def pages(house: House) -> dict[str, int]:
         "/admin/audit/auditentry/",
         f"/admin/audit/auditentry/{entry.pk}/change/",
     ]
-    return dict.fromkeys(own, 4) | dict.fromkeys(stock, 2)
+    return dict.fromkeys(own, 3) | dict.fromkeys(stock, 2)
 
 
 WHOLE = {"resultTypes": ["violations"]}
 CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast"]}, **WHOLE}
-LOOKS = [("light", 1440, WHOLE), ("dark", 390, CONTRAST), ("light", 390, WHOLE), ("dark", 1440, CONTRAST)]
+LOOKS = [("light", 1440, WHOLE), ("dark", 390, CONTRAST), ("light", 390, WHOLE)]
 
 
 def faults(page: Page, looks: int) -> Iterator[str]:
-    """What axe finds, in both themes at both widths, and what does not fit into the window.
+    """What axe finds, in light at both widths and in dark, and what does not fit into the window.
 
     320 px is what 1280 px are at 400 %.
     """
@@ -140,7 +140,7 @@ def test_every_page_is_accessible_and_fits(visit: Open, everyone: User, pages: d
     seen = visit(everyone, bypass_csp=True, reduced_motion="reduce")  # no colour is measured half way
     found = {path: list(faults(seen.open(path), looks)) for path, looks in pages.items()}
     door = visit(None, bypass_csp=True, reduced_motion="reduce").open("/admin/login/")
-    found["sign-in"] = list(faults(door, 4))
+    found["sign-in"] = list(faults(door, 3))
     assert {path: told for path, told in found.items() if told} == {}
 
 
