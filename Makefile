@@ -11,16 +11,15 @@ throwaway = $(python) -m agentops.local.throwaway --
 up: installed
 	@exec $(python) -m agentops.local
 
-# Three lanes on two cores, about equally long: one that computes, one whose processes are killed, one that waits for a browser.
-beside = tests/integration/cli tests/integration/console tests/integration/local tests/integration/streaming
+# Three lanes on two cores: what computes most, what is killed and what starts all of `make up`, and what waits for a browser.
 test: installed-dev browser
 ifdef T
 	@exec $(throwaway) $(python) -m pytest $(T)
 else
 	@exec $(python) -m agentops.local.lanes \
-	  '$(throwaway) $(python) -m pytest $(addprefix --ignore=,tests/acceptance tests/faults $(beside))' \
-	  '$(throwaway) $(python) -m pytest tests/faults $(beside)' \
-	  '$(checks); checked=$$?; $(throwaway) $(python) -m pytest tests/acceptance && exit $$checked'
+	  '$(throwaway) $(python) -m pytest --ignore=tests/faults --ignore=tests/conformance --ignore=tests/acceptance' \
+	  '$(throwaway) $(python) -m pytest tests/faults tests/acceptance/test_*' \
+	  '$(checks); checked=$$?; $(throwaway) $(python) -m pytest tests/conformance tests/acceptance/console && exit $$checked'
 endif
 
 unit: installed-dev

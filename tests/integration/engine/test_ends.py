@@ -152,9 +152,10 @@ def test_after_its_patience_a_run_answers_that_the_outcome_is_unknown_and_ends_o
 
     patient(monkeypatch, "refund.create", 600)
     order = stage.order(LARGE)
-    run, joined = stage.ask_refund(order, deadline_seconds=7_000), stage.ask_refund(order)
-    for each in (run, joined):
-        stage.until_asked(each)
+    run = stage.ask_refund(order, deadline_seconds=7_000)
+    stage.until_asked(run)  # the operation is its own: whoever proposes later joins it
+    joined = stage.ask_refund(order)
+    stage.until_asked(joined)
     lose_the_answer(stage, run, "payments")
     stage.carry_on(run, is_parked), stage.carry_on(joined, is_parked)
     stage.move_clock(500)
