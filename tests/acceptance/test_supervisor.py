@@ -157,7 +157,7 @@ def test_a_killed_supervisor_leaves_no_process_and_the_next_start_continues(stac
     before = stack.demo
     processes = stack.processes()
     stack.kill_supervisor()
-    # A worker waits ten seconds for what it has under way, also where PostgreSQL is gone for good.
+    # A worker has ten seconds for what it has under way; on a busy machine twenty were not enough for all of them.
     eventually(lambda: not any(map(is_alive, processes)), 40, "an end of every process")
     stack.start()
     after = stack.demo
