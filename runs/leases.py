@@ -10,26 +10,35 @@ from .events import INSERT_FROM_RUN
 
 
 def _by_tenant(then: str) -> str:
-    """`then`, over the tenants that have ready runs: a loose scan of the index `run_ready`, one look for each of them."""
+    """`then`, over the tenants that have ready runs: a loose scan of the index `run_ready`, one look for each of them.
+
+    No other index has the order that is asked for, here and in `_first`: whatever the planner believes of how many runs there
+    are of which kind, it cannot hope to meet one early on another path.
+    """
     return f"""
 WITH RECURSIVE tenant AS (
   (SELECT tenant_id FROM runs_agentrun WHERE pool = %(pool)s AND ready_at IS NOT NULL AND paused_at IS NULL
-   ORDER BY tenant_id LIMIT 1)
+   ORDER BY tenant_id, priority, ready_at LIMIT 1)
   UNION ALL
   SELECT (SELECT r.tenant_id FROM runs_agentrun r
           WHERE r.pool = %(pool)s AND r.ready_at IS NOT NULL AND r.paused_at IS NULL AND r.tenant_id > tenant.tenant_id
-          ORDER BY r.tenant_id LIMIT 1)
+          ORDER BY r.tenant_id, r.priority, r.ready_at LIMIT 1)
   FROM tenant WHERE tenant.tenant_id IS NOT NULL
 )
 {then}
 """
 
 
+def _first(pool: str, tenant_id: str, and_also: str) -> str:
+    """Whether there is a run of that pool and tenant which may be claimed: the first in the index, not any."""
+    return f"""(
+  SELECT true FROM runs_agentrun r WHERE r.pool = {pool} AND r.tenant_id = {tenant_id} AND r.paused_at IS NULL
+    AND (r.lease_owner IS NULL OR r.lease_expires_at <= (SELECT agentops_now())) AND {and_also}
+  ORDER BY r.priority, r.ready_at LIMIT 1)"""
+
+
 def _claimable(tenant_id: str) -> str:
-    return f"""EXISTS (
-  SELECT 1 FROM runs_agentrun r WHERE r.pool = %(pool)s AND r.tenant_id = {tenant_id} AND r.paused_at IS NULL
-    AND r.ready_at <= (SELECT agentops_now())
-    AND (r.lease_owner IS NULL OR r.lease_expires_at <= (SELECT agentops_now())))"""
+    return _first("%(pool)s", tenant_id, "r.ready_at <= (SELECT agentops_now())")
 
 
 # Tenants with runs that may be claimed, the least recently served first.
@@ -276,24 +285,27 @@ WAITING = _by_tenant(f"SELECT EXISTS (SELECT 1 FROM tenant WHERE {_claimable('te
 
 # Pools in which a run has been ready for a while though its tenant has room for it and nobody holds it back: a loose scan over
 # both. One that needs another release has said so when it was parked.
-UNCLAIMED = """
+UNCLAIMED = f"""
 WITH RECURSIVE place AS (
   (SELECT pool, tenant_id FROM runs_agentrun WHERE ready_at IS NOT NULL AND paused_at IS NULL
-   ORDER BY pool, tenant_id LIMIT 1)
+   ORDER BY pool, tenant_id, priority, ready_at LIMIT 1)
   UNION ALL
   SELECT next.pool, next.tenant_id FROM place CROSS JOIN LATERAL (
     SELECT r.pool, r.tenant_id FROM runs_agentrun r WHERE r.ready_at IS NOT NULL AND r.paused_at IS NULL
-      AND (r.pool, r.tenant_id) > (place.pool, place.tenant_id) ORDER BY r.pool, r.tenant_id LIMIT 1) next
+      AND (r.pool, r.tenant_id) > (place.pool, place.tenant_id)
+    ORDER BY r.pool, r.tenant_id, r.priority, r.ready_at LIMIT 1) next
 )
 SELECT DISTINCT place.pool FROM place JOIN tenancy_tenant t ON t.id = place.tenant_id
 WHERE t.state = 'active' AND t.concurrent_runs > (
   SELECT count(*) FROM runs_agentrun l
   WHERE l.tenant_id = t.id AND l.lease_owner IS NOT NULL AND l.lease_expires_at > (SELECT agentops_now())
-) AND EXISTS (
-  SELECT 1 FROM runs_agentrun r WHERE r.pool = place.pool AND r.tenant_id = place.tenant_id AND r.paused_at IS NULL
-    AND r.needs <@ %(has)s::varchar[]
-    AND r.ready_at < (SELECT agentops_now()) - make_interval(secs => %(seconds)s)
-    AND (r.lease_owner IS NULL OR r.lease_expires_at < (SELECT agentops_now())))
+) AND {
+    _first(
+        "place.pool",
+        "place.tenant_id",
+        "r.needs <@ %(has)s::varchar[] AND r.ready_at < (SELECT agentops_now()) - make_interval(secs => %(seconds)s)",
+    )
+}
 """
 
 
