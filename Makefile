@@ -6,20 +6,23 @@ python = .venv/bin/python
 checks = $(MAKE) --no-print-directory --keep-going check
 throwaway = $(python) -m agentops.local.throwaway --
 
+lane_of_kills = tests/faults tests/integration/streaming tests/integration/local
+lane_of_stacks = tests/conformance tests/acceptance
+
 .PHONY: up test unit check format lint types imports migrations browser installed installed-dev
 
 up: installed
 	@exec $(python) -m agentops.local
 
-# Three lanes on two cores: what computes most, what is killed and what starts all of `make up`, and what waits for a browser.
+# Three lanes on two cores, alike in length: what computes, what is killed or serves, and what starts a browser or all of `make up`.
 test: installed-dev browser
 ifdef T
 	@exec $(throwaway) $(python) -m pytest $(T)
 else
 	@exec $(python) -m agentops.local.lanes \
-	  '$(throwaway) $(python) -m pytest --ignore=tests/faults --ignore=tests/conformance --ignore=tests/acceptance' \
-	  '$(throwaway) $(python) -m pytest tests/faults tests/acceptance/test_*' \
-	  '$(checks); checked=$$?; $(throwaway) $(python) -m pytest tests/conformance tests/acceptance/console && exit $$checked'
+	  '$(throwaway) $(python) -m pytest $(addprefix --ignore=,$(lane_of_kills) $(lane_of_stacks))' \
+	  '$(throwaway) $(python) -m pytest $(lane_of_kills)' \
+	  '$(checks); checked=$$?; $(throwaway) $(python) -m pytest $(lane_of_stacks) && exit $$checked'
 endif
 
 unit: installed-dev
