@@ -29,16 +29,16 @@ WITH RECURSIVE tenant AS (
 """
 
 
-def _first(pool: str, tenant_id: str, and_also: str) -> str:
-    """Whether there is a run of that pool and tenant which may be claimed: the first in the index, not any."""
+def _first(what: str, pool: str, tenant_id: str, ready: str) -> str:
+    """`what` of the first run in the index that may be claimed; `ready` says since when, and what else it must be."""
     return f"""(
-  SELECT true FROM runs_agentrun r WHERE r.pool = {pool} AND r.tenant_id = {tenant_id} AND r.paused_at IS NULL
-    AND (r.lease_owner IS NULL OR r.lease_expires_at <= (SELECT agentops_now())) AND {and_also}
+  SELECT {what} FROM runs_agentrun r WHERE r.pool = {pool} AND r.tenant_id = {tenant_id} AND r.paused_at IS NULL
+    AND (r.lease_owner IS NULL OR r.lease_expires_at <= (SELECT agentops_now())) AND {ready}
   ORDER BY r.priority, r.ready_at LIMIT 1)"""
 
 
 def _claimable(tenant_id: str) -> str:
-    return _first("%(pool)s", tenant_id, "r.ready_at <= (SELECT agentops_now())")
+    return _first("true", "%(pool)s", tenant_id, "r.ready_at <= (SELECT agentops_now())")
 
 
 # Tenants with runs that may be claimed, the least recently served first.
@@ -283,8 +283,8 @@ WHERE lease_owner = %(owner)s RETURNING id
 # Whether anything of a pool may be claimed now.
 WAITING = _by_tenant(f"SELECT EXISTS (SELECT 1 FROM tenant WHERE {_claimable('tenant.tenant_id')}) AS exists")
 
-# Pools in which a run has been ready for a while though its tenant has room for it and nobody holds it back: a loose scan over
-# both. One that needs another release has said so when it was parked.
+# Of each pool and tenant the first run that has been ready for a while though its tenant has room for it and nobody holds it
+# back: a loose scan over both. One that needs another release has said so when it was parked.
 UNCLAIMED = f"""
 WITH RECURSIVE place AS (
   (SELECT pool, tenant_id FROM runs_agentrun WHERE ready_at IS NOT NULL AND paused_at IS NULL
@@ -295,17 +295,18 @@ WITH RECURSIVE place AS (
       AND (r.pool, r.tenant_id) > (place.pool, place.tenant_id)
     ORDER BY r.pool, r.tenant_id, r.priority, r.ready_at LIMIT 1) next
 )
-SELECT DISTINCT place.pool FROM place JOIN tenancy_tenant t ON t.id = place.tenant_id
+SELECT place.pool, first.id FROM place JOIN tenancy_tenant t ON t.id = place.tenant_id CROSS JOIN LATERAL {
+    _first(
+        "r.id, r.ready_at",
+        "place.pool",
+        "place.tenant_id",
+        "r.ready_at < (SELECT agentops_now()) - make_interval(secs => %(seconds)s) AND r.needs <@ %(has)s::varchar[]",
+    )
+} first
 WHERE t.state = 'active' AND t.concurrent_runs > (
   SELECT count(*) FROM runs_agentrun l
   WHERE l.tenant_id = t.id AND l.lease_owner IS NOT NULL AND l.lease_expires_at > (SELECT agentops_now())
-) AND {
-    _first(
-        "place.pool",
-        "place.tenant_id",
-        "r.needs <@ %(has)s::varchar[] AND r.ready_at < (SELECT agentops_now()) - make_interval(secs => %(seconds)s)",
-    )
-}
+) ORDER BY first.ready_at
 """
 
 

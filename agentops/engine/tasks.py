@@ -1,13 +1,14 @@
 """Celery rings: the doorbells that wake this process's driver, and what beat asks for from time to time."""
 
 from datetime import timedelta
+from uuid import UUID
 
 from celery import shared_task
 from django.conf import settings
 from django.db import connection
-from django.db.models import Q
 
 from agentops.kernel.clock import Once
+from agentops.kernel.ids import show
 from agentops.telemetry.logs import logger
 from approvals import notices
 from approvals.queries import waiting_long
@@ -15,7 +16,7 @@ from approvals.services import AUTHORITY, expire_due
 from operations.sweep import sweep_due
 from runs import leases
 from runs.models import BusyCall
-from runs.queries import answered_and_unclaimed, cancelled_and_alive
+from runs.queries import cancelled_and_alive
 from runs.wakeups import ring
 
 from . import driver, loading
@@ -23,7 +24,7 @@ from .control import end_overdue
 
 log = logger(__name__)
 
-UNCLAIMED_SECONDS = 10
+UNCLAIMED_SECONDS, UNHEARD_SECONDS = 10, 60
 ALARMS = 20  # of one kind in one sweep
 FORGOTTEN = timedelta(minutes=10)
 
@@ -44,23 +45,24 @@ def dispatch_due() -> int:
     return 0 if present is None else present.look_now()
 
 
+def _unclaimed(seconds: int) -> list[tuple[str, UUID]]:
+    """Pool and run: the first of each tenant that has been ready for so long, the longest first."""
+    with connection.cursor() as cursor:
+        cursor.execute(leases.UNCLAIMED, {"seconds": seconds, "has": loading.has()})
+        return [(pool, run_id) for pool, run_id in cursor.fetchall()]
+
+
 @shared_task(ignore_result=True)
 def sweep() -> int:
     """Ring for runs that have been ready for a while and that nobody has claimed, and say so: an alarm, not the path.
 
-    Of a run that somebody holds back, or that waits for another release, the lists tell; it is no alarm.
+    Of a run that somebody holds back, that waits for another release or for its tenant's turn, the lists tell: it is no alarm.
     """
-    has = loading.has()
-    with connection.cursor() as cursor:
-        cursor.execute(leases.UNCLAIMED, {"seconds": UNCLAIMED_SECONDS, "has": has})
-        pools = [pool for (pool,) in cursor.fetchall()]
-    for pool in pools:
+    for pool in dict.fromkeys(pool for pool, _ in _unclaimed(UNCLAIMED_SECONDS)):
         log.warning("runs_nobody_claims", pool=pool)
         ring(pool)
-    # What needs nothing, named apart: of such the planner knows how many there are.
-    here = Q(needs=[]) | Q(needs__contained_by=has)
-    for run in answered_and_unclaimed().filter(here, paused_at=None, tenant__state="active")[:ALARMS]:
-        log.error("run_answered_and_unclaimed", run_id=run.public_id)
+    for pool, run_id in _unclaimed(UNHEARD_SECONDS)[:ALARMS]:
+        log.error("run_answered_and_unclaimed", pool=pool, run_id=show("run", run_id))
     for run in cancelled_and_alive()[:ALARMS]:
         log.error("cancel_not_effective", run_id=run.public_id, open_effects=run.open_effects)
     BusyCall.objects.filter(seen_at__lt=Once() - FORGOTTEN).delete()  # of processes that are gone

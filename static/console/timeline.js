@@ -208,8 +208,9 @@ export class Timeline {
             close(group, at, "ok", this.words.word.done);
             this.line(group, "result", data.summary);
         } else if (what === "failed") {
-            state.counts.failures += 1;
-            close(group, at, "failed", this.words.word.failed);
+            const look = data.code === "outcome_unknown" ? "unknown" : "failed"; // the operation beneath has counted it
+            state.counts.failures += Number(look === "failed");
+            close(group, at, look, this.words.word[look]);
             this.line(group, "code", data.code);
             this.line(group, "message", data.message);
         }

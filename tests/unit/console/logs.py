@@ -161,6 +161,22 @@ def denied() -> list[dict[str, Any]]:
     return log.frames
 
 
+def given_up_waiting() -> list[dict[str, Any]]:
+    """The run answers that nobody knows, and ends once somebody does."""
+    log = approved(asked_to_a_person())
+    log(10, "operation.unknown", **OPERATION, **{"from": "executing", "reason": "no_answer"})
+    log(
+        900,
+        "tool.failed",
+        call_id="turn-2/call-0",
+        tool="refund_order",
+        code="outcome_unknown",
+        message="Its outcome is unknown, a person is on it.",
+    )
+    turn(log, 3, "I do not know yet whether the refund was made.")
+    return log.frames
+
+
 def erased() -> list[dict[str, Any]]:
     """Every kind of event with its words gone."""
     kinds = [frame["type"] for frame in story() + cancelled() + denied()]
@@ -173,7 +189,7 @@ def erased() -> list[dict[str, Any]]:
 def noise(seed: int, length: int = 60) -> list[dict[str, Any]]:
     """A log in no order that an engine would write: neither reducer may fall or differ."""
     chance = random.Random(seed)
-    pool = [frame for frames in (story(), cancelled(), denied()) for frame in frames]
+    pool = [frame for frames in (story(), cancelled(), denied(), given_up_waiting()) for frame in frames]
     last = {"run.completed", "run.failed", "run.cancelled"}
     picked = [frame for frame in chance.choices(pool, k=length) if frame["type"] not in last]
     log = Log()
@@ -189,6 +205,7 @@ def all_logs() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     yield "sent", approved(asked_to_a_person()).frames
     yield "cancelled", cancelled()
     yield "denied", denied()
+    yield "given up waiting", given_up_waiting()
     yield "erased", erased()
     for seed in range(25):
         yield f"noise {seed}", noise(seed)

@@ -66,6 +66,18 @@ def test_unknown_has_its_own_look_and_its_own_sentence() -> None:
     assert "may have happened" in line["text"]
 
 
+def test_a_call_whose_operation_is_unknown_has_not_failed() -> None:
+    state = state_of(logs.given_up_waiting())
+    assert [
+        (group["state"], group["word"]) for group in state["groups"].values() if group["lane"] == "tool"
+    ] == [
+        ("ok", "done"),
+        ("unknown", "outcome unknown"),
+    ]
+    assert state["counts"]["failures"] == state_of(logs.asked_to_a_person().frames)["counts"]["failures"] + 1
+    assert timeline_view.now_line(state, end_of(state))["look"] == "unknown"
+
+
 def test_policy_says_what_it_said_once_each_time() -> None:
     groups = state_of(logs.story())["groups"].values()
     told = [group["title"] for group in groups if group["lane"] == "policy"]
