@@ -11,6 +11,9 @@ from django.db import connection, connections, transaction
 from django.test import TransactionTestCase
 
 from agentops.tenancy import vault
+from tests.provider import provider, provider_process
+
+__all__ = ["provider", "provider_process"]
 
 KEPT = {
     "django_migrations",

@@ -31,7 +31,7 @@ from operations.reconcile import carry_on
 from operations.states import FINAL, OperationStatus
 from runs.models import AgentRun, RunEvent
 from tests import factories
-from tests.conformance.connectors.subjects import Provider
+from tests.provider import Provider
 
 S = OperationStatus
 POINTS = ("F0", "F1", "F2", "F3", "F4", "F5")

@@ -1,25 +1,18 @@
 """One tenant on real parts: PostgreSQL, the provider process, a driver in this process; books and rows to look at."""
 
-import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from django.db import connection, transaction
 
 from agentops.engine import driver as engine
 from agentops.engine.driver import Driver
-from agentops.tenancy import identity
 from agentops.tenancy.models import Membership, Tenant, User
 from approvals.models import Approval
 from approvals.services import decide
@@ -27,7 +20,7 @@ from operations.models import Operation
 from runs import events, queries
 from runs.models import AgentRun, RunEvent
 from tests import factories
-from tests.conformance.connectors.subjects import STRIPE_KEY, Provider
+from tests.provider import STRIPE_KEY, Provider
 
 LOOK_SECONDS = 0.04
 HOOK_SECRET = "whsec_stage"
@@ -177,36 +170,6 @@ def operation(run: AgentRun, action: str = "refund.create") -> Operation:
 def sql(statement: str, *values: Any) -> None:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(statement, values)
-
-
-@pytest.fixture(scope="session")
-def provider_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
-    folder = tmp_path_factory.mktemp("provider")
-    (folder / "jwks.json").write_text(json.dumps(identity.jwks()))
-    ports = ["--port=0", "--payments-port=0", "--shop-port=0"]
-    files = [f"--books={folder / 'books.db'}", f"--jwks={folder / 'jwks.json'}"]
-    command = [sys.executable, "-m", "agentops.demo.provider", *ports, *files]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        words = process.stdout.readline().split()
-        assert words[:2] == ["provider", "ready:"], "the provider process did not start"
-        control, payments, shop = words[3::2]
-        with httpx.Client(base_url=control, trust_env=False) as door:
-            yield Provider(door, payments, shop, count())
-        process.terminate()
-
-
-@pytest.fixture
-def provider(provider_process: Provider, settings, monkeypatch, tmp_path: Path) -> Iterator[Provider]:
-    """The one process without a fault, and the settings that lead to it."""
-    settings.AGENTOPS_SHOP_URL = provider_process.shop_url
-    settings.AGENTOPS_MAIL_DIR = tmp_path / "mail"
-    monkeypatch.setitem(
-        os.environ, "AGENTOPS_SHOP_URL", provider_process.shop_url
-    )  # the demo's tools read it
-    provider_process.fault("ok")
-    yield provider_process
-    provider_process.fault("ok")
 
 
 @pytest.fixture

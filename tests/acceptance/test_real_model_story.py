@@ -6,9 +6,9 @@ from agentops import llm
 from runs.models import AgentRun, Step
 from runs.states import RunStatus
 from tests.acceptance.model_server import ModelServer, support_model
-from tests.stage import LARGE, answer, provider, provider_process, stage, story
+from tests.stage import LARGE, answer, stage, story
 
-__all__ = ["provider", "provider_process", "stage"]
+__all__ = ["stage"]
 
 MODELS = [
     ("anthropic:claude-sonnet-4-6", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", ""),

@@ -39,8 +39,8 @@ from runs import budgets
 from runs.models import AgentRun
 from runs.services import Start
 from tests import factories
-from tests.conformance.connectors.subjects import STRIPE_KEY
 from tests.locks import LockOrders
+from tests.provider import STRIPE_KEY
 from tests.stage import LARGE, SMALL
 
 

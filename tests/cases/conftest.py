@@ -1,4 +1,4 @@
 from tests.integration.engine.conftest import test_agent
-from tests.stage import provider, provider_process, stage
+from tests.stage import stage
 
-__all__ = ["provider", "provider_process", "stage", "test_agent"]
+__all__ = ["stage", "test_agent"]

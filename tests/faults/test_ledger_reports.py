@@ -17,8 +17,8 @@ from operations.models import Attempt, Finding
 from operations.states import OperationStatus as S
 from runs.models import AgentRun
 from tests import factories
-from tests.conformance.connectors.subjects import STRIPE_KEY
 from tests.ledger import REFUNDED, Crash
+from tests.provider import STRIPE_KEY
 
 MINUTE = 60
 

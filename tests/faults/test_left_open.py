@@ -24,8 +24,8 @@ from operations.models import Connection, Finding, Incident, Operation
 from operations.reconcile import carry_on, due
 from runs.models import AgentRun, Step
 from tests import factories, proposals
-from tests.conformance.connectors.subjects import STRIPE_KEY
 from tests.integration.engine.conftest import test_agent
+from tests.provider import STRIPE_KEY
 from tests.stage import LARGE, SMALL, operation, sql, types
 
 __all__ = ["test_agent"]

@@ -14,7 +14,7 @@ from typing import Any
 from django.db import connection
 
 from runs.models import AgentRun
-from tests.conformance.connectors.subjects import Provider
+from tests.provider import Provider
 
 
 @dataclass

@@ -1,46 +1,17 @@
 """What the suite needs to know of each action: how to call it, how to count its effects in the books."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import httpx
 from django.conf import settings
 
 from agentops.kernel.ids import show, uuid7
 from operations.connectors.base import Answer, Call, Connector
 from operations.connectors.registry import ACTIONS, CONNECTORS
+from tests.provider import STRIPE_KEY, Provider
 
-STRIPE_KEY = "sk_test_agentops_demo"
 AMOUNT_MINOR = 1_000
-
-
-@dataclass
-class Provider:
-    """The provider process through its control door."""
-
-    door: httpx.Client
-    payments_url: str
-    shop_url: str
-    numbers: Iterator[int]
-
-    def fault(self, mode: str, **more: Any) -> None:
-        answer = self.door.post("/_faults", json={"mode": mode, **more})
-        assert answer.status_code == 200, answer.text
-
-    def order(self, tenant: str = "acme") -> dict[str, Any]:
-        """An order of its own for each call, so that none sees another's effects."""
-        return self.door.post("/_orders", json={"tenant": tenant, "count": 1, "amount_minor": 5_000}).json()[
-            0
-        ]
-
-    def books(self) -> dict[str, Any]:
-        return self.door.get("/_books").json()
-
-    def writes(self) -> int:
-        """Write requests received, whatever became of them."""
-        books = self.books()
-        return books["calls"] + books["shop_calls"]
 
 
 @dataclass(frozen=True)

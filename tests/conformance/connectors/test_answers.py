@@ -10,7 +10,8 @@ import pytest
 
 from operations.states import Verdict
 from tests.conformance.connectors.servers import Scripted
-from tests.conformance.connectors.subjects import SUBJECTS, Provider, Subject
+from tests.conformance.connectors.subjects import SUBJECTS, Subject
+from tests.provider import Provider
 
 
 @dataclass(frozen=True)

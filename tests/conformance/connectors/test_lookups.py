@@ -9,7 +9,8 @@ import pytest
 from operations.connectors.base import Window
 from operations.states import Verdict
 from tests.conformance.connectors.servers import Scripted
-from tests.conformance.connectors.subjects import SUBJECTS, Provider, Subject
+from tests.conformance.connectors.subjects import SUBJECTS, Subject
+from tests.provider import Provider
 
 REFUND, CANCEL, NOTE, _, REOPEN = SUBJECTS
 

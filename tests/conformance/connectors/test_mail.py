@@ -8,7 +8,8 @@ import pytest
 from operations.connectors.base import PastSendBy
 from operations.states import Verdict
 from tests.conformance.connectors.servers import MailServer
-from tests.conformance.connectors.subjects import SUBJECTS, Provider
+from tests.conformance.connectors.subjects import SUBJECTS
+from tests.provider import Provider
 
 MAIL = SUBJECTS[3]
 

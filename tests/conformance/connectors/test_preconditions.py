@@ -11,7 +11,8 @@ import stripe
 from operations.connectors.base import Call, CheckFailed, Facts
 from operations.connectors.registry import ACTIONS, CONNECTORS, reversal_of
 from tests.conformance.connectors.servers import Scripted
-from tests.conformance.connectors.subjects import AMOUNT_MINOR, STRIPE_KEY, SUBJECTS, Provider, Subject
+from tests.conformance.connectors.subjects import AMOUNT_MINOR, SUBJECTS, Subject
+from tests.provider import STRIPE_KEY, Provider
 
 REFUND, CANCEL, NOTE, MAIL, REOPEN = SUBJECTS
 

@@ -13,7 +13,8 @@ from operations.connectors.base import PastSendBy
 from operations.connectors.wire import MAX_ANSWER_BYTES
 from operations.states import Verdict
 from tests.conformance.connectors.servers import Scripted
-from tests.conformance.connectors.subjects import STRIPE_KEY, SUBJECTS, Provider, Subject
+from tests.conformance.connectors.subjects import SUBJECTS, Subject
+from tests.provider import STRIPE_KEY, Provider
 
 
 def _too_late() -> None:

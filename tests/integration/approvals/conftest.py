@@ -4,10 +4,10 @@ import pytest
 
 from agentops.engine import driver as engine
 from tests.ledger import ledger
-from tests.stage import Stage, provider, provider_process, stage
+from tests.stage import Stage, stage
 from tests.world import World, still_world, world
 
-__all__ = ["ledger", "provider", "provider_process", "stage", "still_world", "world"]
+__all__ = ["ledger", "stage", "still_world", "world"]
 
 
 @pytest.fixture

@@ -1,3 +1,3 @@
-from tests.stage import provider, provider_process, stage
+from tests.stage import stage
 
-__all__ = ["provider", "provider_process", "stage"]
+__all__ = ["stage"]

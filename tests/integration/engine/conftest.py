@@ -6,9 +6,9 @@ from pydantic import BaseModel
 
 from agentops.sdk import Agent, Call, Limits, Reply, tool
 from agentops.sdk.agents import separate_registry
-from tests.stage import provider, provider_process, stage
+from tests.stage import stage
 
-__all__ = ["provider", "provider_process", "stage"]
+__all__ = ["stage"]
 
 
 class Outcome(BaseModel):

@@ -1,4 +1,4 @@
 from tests.ledger import ledger
-from tests.stage import provider, provider_process, stage
+from tests.stage import stage
 
-__all__ = ["ledger", "provider", "provider_process", "stage"]
+__all__ = ["ledger", "stage"]

@@ -4,7 +4,7 @@ import httpx
 
 from operations.models import Incident
 from operations.states import OperationStatus
-from tests.conformance.connectors.subjects import STRIPE_KEY
+from tests.provider import STRIPE_KEY
 from tests.stage import LARGE, eventually, operation
 
 

@@ -15,7 +15,7 @@ from operations.dispatch import depart, loaded, send
 from operations.models import Connection, Finding, Hook, Incident, Unmatched
 from operations.reconcile import look_up
 from tests import factories
-from tests.conformance.connectors.subjects import STRIPE_KEY
+from tests.provider import STRIPE_KEY
 from tests.stage import HOOK_SECRET, LARGE, SMALL, connect, operation, sql, together, types
 
 client = Client()

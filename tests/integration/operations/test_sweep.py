@@ -18,7 +18,7 @@ from operations.reconcile import carry_on
 from operations.services import remaining_minor
 from runs.models import AgentRun
 from tests import factories
-from tests.conformance.connectors.subjects import STRIPE_KEY
+from tests.provider import STRIPE_KEY
 from tests.stage import LARGE, SMALL, answer, operation, sql, story, types
 
 DAY = 24 * 3600
