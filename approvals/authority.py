@@ -23,6 +23,7 @@ from runs.services import requesters_of, wake
 
 from . import limits, queries, rights
 from .asking import ask, people_decide
+from .deciding import has_its_terms
 from .ending import finish, withdraw
 from .grounds import Change, moved_since
 from .models import Approval, Decision
@@ -83,7 +84,7 @@ def _misused(operation: Operation, approval: Approval) -> str:
     """Whether the yes was given to something else, was used up by it, or never given: no service writes that."""
     if approval.operation_id != operation.id:
         return "approval_spent" if approval.consumed_at else "approval_of_another"
-    if approval.proposal_digest != operation.authorised_digest:
+    if approval.proposal_digest != operation.authorised_digest or not has_its_terms(operation, approval):
         return "approval_altered"
     if approval.status != _S.APPROVED:
         return ""  # it lapsed, and says how

@@ -126,7 +126,7 @@ def _decide(shown: Approval, given: _Answer) -> Approval:
             error_detail=given.reason,
         )
         return approval
-    if not is_as_recorded(locked.operation, approval.proposal_digest) or not queries.opens(approval):
+    if not is_as_recorded(locked.operation, approval) or not queries.opens(approval):
         raise Conflict("The record of this operation was altered; it is not sent.", code="record_altered")
     groups = limits.groups_of(reviewer, approval.tenant)
     kept = limits.locked(limits.applying(reviewer, approval, groups))  # the last of all locks
@@ -152,12 +152,18 @@ def open_question(locked: Locked, approval_id: UUID) -> Approval:
     return approval
 
 
-def is_as_recorded(operation: Operation, digest: str) -> bool:
-    """Whether the stored row still is what was shown; one that cannot be opened is not."""
+def is_as_recorded(operation: Operation, approval: Approval) -> bool:
+    """Whether the stored rows still are what was shown; what cannot be opened is not."""
     try:
-        return digest_of(operation) == digest
+        return has_its_terms(operation, approval) and digest_of(operation) == approval.proposal_digest
     except CannotUnseal:
         return False
+
+
+def has_its_terms(operation: Operation, approval: Approval) -> bool:
+    """Whether limits are kept by what is sent: no digest covers what the approval's own row says of it."""
+    said = (approval.action, approval.amount_minor, approval.currency)
+    return said == (operation.action, operation.amount_minor, operation.currency)
 
 
 def note_altered(approval: Approval, actor: Actor) -> None:

@@ -18,8 +18,9 @@ from operations.services import params, remember_facts
 from operations.states import OperationStatus
 from runs.services import requesters_of
 
+from . import queries
 from .asking import ask, people_decide
-from .deciding import MAX_REASON_CHARS, is_as_recorded, note_altered, open_question
+from .deciding import MAX_REASON_CHARS, already, is_as_recorded, note_altered, open_question
 from .ending import close, expire, finish
 from .models import Approval
 from .policy import Verdict, evaluate_again, remember
@@ -52,7 +53,10 @@ def lower(
     if not reason:
         raise Invalid("Say why it is lowered; it is kept.", code="reason_required")
     operation = loaded(approval.operation_id)
-    if not is_as_recorded(operation, approval.proposal_digest):
+    if not is_as_recorded(operation, approval) or not queries.opens(approval):
+        approval.refresh_from_db(fields=["status"])  # after the operation: lowered meanwhile, it is closed
+        if approval.status != ApprovalStatus.REQUESTED:
+            raise already(approval, operation)
         note_altered(approval, actor)
         raise Conflict("The record of this operation was altered; it is not sent.", code="record_altered")
     _lower_only(operation, changes)
@@ -110,7 +114,7 @@ def _lower(
     locked = lock(shown.operation_id)
     operation = locked.operation
     approval = open_question(locked, shown.pk)
-    if digest != approval.proposal_digest or not is_as_recorded(operation, digest):
+    if digest != approval.proposal_digest or not is_as_recorded(operation, approval):
         raise Conflict(
             "The proposal is not the one that you were shown. Read it again, then decide.",
             code="digest_mismatch",

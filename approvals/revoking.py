@@ -20,7 +20,7 @@ from runs.wakeups import approvals_changed
 
 from . import queries
 from .asking import ask, people_decide
-from .deciding import open_question
+from .deciding import is_as_recorded, note_altered, open_question
 from .ending import expire, finish
 from .grounds import facts_as_asked
 from .models import Approval
@@ -43,8 +43,9 @@ def find(tenant_id: int, approval_id: UUID) -> Approval:
 def revoke(tenant_id: int, approval_id: UUID, *, reviewer: User, reason: str, channel: str) -> Approval:
     """Take a yes back, whoever gave it, while nothing is on its way; people are asked anew, by the rules in force.
 
-    Returns the approval that was taken back. Raises NotFound; NotYours (no_right); Invalid (reason_required); Conflict
-    (not_approved, already_sent, run_ended).
+    Where the record was altered since, nobody is asked about that: the operation has failed then. Returns the approval that
+    was taken back. Raises NotFound; NotYours (no_right); Invalid (reason_required); Conflict (not_approved, already_sent,
+    run_ended).
     """
     approval = find(tenant_id, approval_id)
     if not may_decide(reviewer, approval.tenant):
@@ -53,16 +54,21 @@ def revoke(tenant_id: int, approval_id: UUID, *, reviewer: User, reason: str, ch
     reason = printable(reason.strip(), MAX_REASON_CHARS)
     if not reason:
         raise Invalid("Say why it is taken back; it is kept.", code="reason_required")
-    facts = facts_as_asked(approval)
-    verdict = _in_force(approval, facts)
-    return _revoke(
-        approval.id, approval.operation_id, verdict, facts, Actor(f"user:{reviewer.pk}", channel), reason
-    )
+    actor = Actor(f"user:{reviewer.pk}", channel)
+    return _revoke(approval.id, approval.operation_id, _anew(approval), actor, reason)
 
 
-def _in_force(approval: Approval, facts: Facts) -> Verdict:
-    """What the rules say now, on the facts as they were: no system is asked, so that this works whatever is down."""
+def _anew(approval: Approval) -> tuple[Verdict, Facts] | None:
+    """What people are asked with, once the yes is gone; None where a record is not what they had said yes to."""
     operation = Operation.objects.select_related("tenant", "run").get(pk=approval.operation_id)
+    if not is_as_recorded(operation, approval) or not queries.opens(approval):
+        return None
+    facts = facts_as_asked(approval)
+    return _in_force(approval, operation, facts), facts
+
+
+def _in_force(approval: Approval, operation: Operation, facts: Facts) -> Verdict:
+    """What the rules say now, on the facts as they were: no system is asked, so that this works whatever is down."""
     if operation.action in ACTIONS:
         return evaluate_again(operation, facts)
     hours = None
@@ -82,7 +88,7 @@ def _in_force(approval: Approval, facts: Facts) -> Verdict:
 
 @retried
 def _revoke(
-    approval_id: UUID, operation_id: UUID, verdict: Verdict, facts: Facts, actor: Actor, reason: str
+    approval_id: UUID, operation_id: UUID, anew: tuple[Verdict, Facts] | None, actor: Actor, reason: str
 ) -> Approval:
     locked = lock(operation_id)
     operation = locked.operation
@@ -111,8 +117,12 @@ def _revoke(
     )
     if operation.in_doubt:  # it was to be sent once more: what an earlier try did must still be found out
         move(locked, OperationStatus.UNKNOWN, reason="revoked", actor=actor, next_attempt_at=now())
-        return approval
-    _back_to_people(locked, approval, verdict, facts, actor)
+    elif anew is None or not is_as_recorded(operation, approval):
+        note_altered(approval, actor)
+        code, said = "record_altered", "The record is not the one that was allowed."
+        move(locked, OperationStatus.FAILED, reason=code, actor=actor, error_code=code, error_detail=said)
+    else:
+        _back_to_people(locked, approval, *anew, actor)
     return approval
 
 

@@ -1,6 +1,7 @@
 """Lower, take back, extend, decide together: each is one move that the operation's row allows, or nothing."""
 
 import pytest
+from django.db import connection
 
 from agentops.audit.models import AuditEntry
 from agentops.kernel.problems import Conflict, Invalid, NotYours
@@ -8,7 +9,7 @@ from agentops.tenancy.models import Membership
 from approvals import queries
 from approvals.bulk import Named
 from approvals.endings import moved_sentence
-from approvals.models import Approval, PolicyDecision
+from approvals.models import Approval, PolicyDecision, ReviewLimit
 from approvals.services import decide_each, extend, lower, revoke
 from operations.services import params
 from operations.states import OperationStatus
@@ -164,6 +165,66 @@ def test_a_revoked_yes_meets_the_rules_in_force(still_world):
     revoked(world, again, person)
     again.operation.refresh_from_db()
     assert (again.operation.status, again.operation.error_code) == (S.REJECTED, "stop")
+
+
+ALTERED = {
+    "the amount of the operation": "UPDATE operations_operation SET amount_minor = 50 WHERE id = %(operation)s",
+    "the amount of the approval": "UPDATE approvals_approval SET amount_minor = 50 WHERE id = %(approval)s",
+    "the currency of the approval": "UPDATE approvals_approval SET currency = 'JPY' WHERE id = %(approval)s",
+    "the action of the approval": "UPDATE approvals_approval SET action = 'note.add' WHERE id = %(approval)s",
+    "what people were shown": "UPDATE approvals_approval SET sealed_proposal = '\\x00' WHERE id = %(approval)s",
+    "what it rests on": "UPDATE approvals_approval SET sealed_grounds = '\\x00' WHERE id = %(approval)s",
+}
+
+
+def altered(approval, what):
+    with connection.cursor() as cursor:
+        cursor.execute(ALTERED[what], {"operation": approval.operation_id, "approval": approval.id})
+
+
+def alarms() -> list[str]:
+    return list(AuditEntry.objects.filter(security=True).values_list("verb", flat=True))
+
+
+@pytest.mark.parametrize("what", ALTERED)
+def test_what_was_altered_by_sql_is_neither_approved_nor_lowered_by_anybody_and_leaves_by_a_no(
+    still_world, what
+):
+    world = still_world
+    small, lead = (factories.person(world.tenant, each_minor=limit) for limit in (100, 40_000))
+    ReviewLimit.objects.create(tenant=world.tenant, reviewer=lead, currency="JPY", each_minor=40_000)
+    approval = world.ask()
+    altered(approval, what)
+    assert code_of(lambda: world.decide(approval, lead)) == "record_altered"
+    assert code_of(lambda: world.decide(approval, small)) in ("record_altered", "over_limit")
+    assert code_of(lambda: lowered(world, approval, lead)) == "record_altered"
+    assert set(alarms()) == {"operation.tampered"}
+    assert world.decide(approval, small, "reject").status == "rejected"
+
+
+@pytest.mark.parametrize("what", ALTERED)
+def test_a_yes_to_what_was_altered_since_can_be_taken_back_and_nobody_is_asked_to_agree_to_that(
+    still_world, what
+):
+    world = still_world
+    person = factories.person(world.tenant, each_minor=40_000)
+    approval = world.ask()
+    world.decide(approval, person)
+    altered(approval, what)
+    assert revoked(world, approval, person).status == "revoked"
+    approval.operation.refresh_from_db()
+    assert (approval.operation.status, approval.operation.error_code) == (S.FAILED, "record_altered")
+    assert not Approval.objects.filter(status="requested").exists()
+    assert alarms() == ["operation.tampered"]
+
+
+def test_who_lowers_what_another_has_lowered_is_told_so_and_it_is_no_alarm(still_world):
+    world = still_world
+    person, other = (factories.person(world.tenant, each_minor=40_000) for _ in range(2))
+    approval = world.ask()
+    lowered(world, approval, person)
+    assert code_of(lambda: lowered(world, approval, other)) == "already_decided"
+    assert alarms() == []
 
 
 def test_time_is_given_once_and_as_much_again(still_world):

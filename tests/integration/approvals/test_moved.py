@@ -289,6 +289,11 @@ def test_an_approval_whose_own_row_was_altered_is_no_permission(world, monkeypat
     world.send(case.operation)
     assert (case.operation.status, case.operation.error_code) == (S.FAILED, "approval_altered")
     assert AuditEntry.objects.get(security=True).verb == "approval.misused"
+    small = asked(world, monkeypatch)
+    world.decide(small.approval, small.reviewer)
+    sql("UPDATE approvals_approval SET amount_minor = 1 WHERE id = %s", small.approval.id)
+    world.send(small.operation)
+    assert (small.operation.status, small.operation.error_code) == (S.FAILED, "approval_altered")
     two = {"code": "two", "when": "true", "outcome": "require_approval", "required": 2}
     factories.policy(world.tenant, GIFT.name, [two])
     approval = world.ask()
@@ -305,7 +310,7 @@ def test_an_approval_whose_own_row_was_altered_is_no_permission(world, monkeypat
     approval.operation.refresh_from_db()
     assert (approval.operation.status, approval.operation.error_code) == (S.FAILED, "approval_unanswered")
     assert world.sent(approval.operation) == []
-    assert AuditEntry.objects.filter(security=True, verb="approval.misused").count() == 2
+    assert AuditEntry.objects.filter(security=True, verb="approval.misused").count() == 3
 
 
 def test_after_two_rounds_of_broken_ground_a_person_must_reopen_it(world, monkeypatch):
