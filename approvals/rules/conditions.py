@@ -63,7 +63,9 @@ def context_of(
         if path in values:
             if not fits(known[path], values[path]):
                 raise CannotEvaluate(f"{path} is no {known[path].value}")
-            flat[_flat(path)] = values[path]
+            flat[_flat(path)] = value = values[path]
+            if isinstance(value, str):
+                flat[_size(path)] = len(value)
     return cel.Context(flat)
 
 
@@ -86,8 +88,16 @@ def _flat(path: str) -> str:
     return path.replace(".", "__")
 
 
+def _size(path: str) -> str:
+    return f"size_{_flat(path)}"
+
+
 def _written(node: Node) -> str:
-    """The same in CEL, every part in brackets: what was checked and what is evaluated are one, whoever parses it."""
+    """The same in CEL, every part in brackets: what was checked and what is evaluated are one, whoever parses it.
+
+    Two things are written in other words, since the library does not do what CEL says: it counts a text's bytes and not its
+    characters, and the negation of the least number is no overflow to it.
+    """
     match node:
         case Literal(_, bool() as value):
             return "true" if value else "false"
@@ -103,9 +113,11 @@ def _written(node: Node) -> str:
         case Call(_, "has", (Variable(_, path),)):
             return f"has_{_flat(path)}"
         case Call(_, "size", (asked,)):
-            return f"size({_written(asked)})"
+            return _written_size(asked)
         case Call(_, name, (asked, word)):
             return f"({_written(asked)}).{name}({_written(word)})"
+        case Unary(_, "-", operand):
+            return f"(0 - {_written(operand)})"
         case Unary(_, op, operand):
             return f"({op}({_written(operand)}))"
         case Binary(_, op, left, right):
@@ -115,3 +127,14 @@ def _written(node: Node) -> str:
         case Choice(_, condition, yes, no):
             return f"({_written(condition)} ? {_written(yes)} : {_written(no)})"
     raise AssertionError(f"no CEL for {node}")
+
+
+def _written_size(text: Node) -> str:
+    match text:
+        case Literal(_, str() as value):
+            return str(len(value))
+        case Variable(_, path):
+            return _size(path)
+        case Choice(_, condition, yes, no):
+            return f"({_written(condition)} ? {_written_size(yes)} : {_written_size(no)})"
+    raise AssertionError(f"no text: {text}")

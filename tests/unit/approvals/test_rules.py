@@ -109,6 +109,7 @@ def test_a_condition_means_what_cel_says(text, expected):
         ("5u > 3u", 0, "unexpected"),
         ("actor.id + actor.id == 'a'", 0, "wrong_type"),
         ("true // always", 6, "unexpected"),
+        ("operation.version == ３", 21, "unexpected"),  # a digit, and none of CEL's
     ],
 )
 def test_each_fault_is_shown_where_it_stands(text, at, code):
@@ -255,11 +256,19 @@ def test_what_is_long_but_within_bounds_is_answered():
         (EUR + "operation.amount_minor <= 5000", {"operation__amount_minor": None}),
         ("target.order_status == 'x'", {"target__order_status": 1}),
         ("target.charge_status == 'captured'", {}),
+        ("size(target.charge_status) == 0", {}),
+        ("-operation.version < 0", {"operation__version": -(2**63)}),
     ],
 )
 def test_what_has_no_answer_is_not_answered(text, changed):
     with pytest.raises(CannotEvaluate):
         holds(text, **changed)
+
+
+def test_the_size_of_a_text_is_counted_in_characters_as_cel_says():
+    text = "size(actor.id) == 5 && size('退款') == 2 && size(run.is_child ? '' : actor.id) == 5"
+    assert faults(text) == []
+    assert holds(text, actor__id="客户-Ü1", run__is_child=False)
 
 
 def test_a_fault_of_the_library_is_no_answer_either(monkeypatch):
