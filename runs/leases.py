@@ -126,6 +126,11 @@ UPDATE runs_agentrun SET ready_at = agentops_now() WHERE id = (
 ) RETURNING id
 """
 
+# Runs that this process cannot open are looked at again later, so that they hold up nobody: another may have their key.
+PUT_OFF = """
+UPDATE runs_agentrun SET ready_at = agentops_now() + make_interval(secs => %(lease_seconds)s) WHERE id = ANY(%(run_ids)s)
+"""
+
 # `crash_count` counts lives that have done nothing yet: each begins as one more, and its first step sets it back.
 TAKE = f"""
 WITH run AS (

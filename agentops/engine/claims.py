@@ -10,7 +10,7 @@ from psycopg.rows import DictRow
 
 from agentops.kernel import sealed
 from agentops.kernel.ids import show
-from agentops.kernel.sealed import Key
+from agentops.kernel.sealed import CannotUnseal, Key
 from agentops.sdk import agents as sdk_agents
 from agentops.telemetry.logs import logger
 from agentops.tenancy import vault
@@ -88,12 +88,15 @@ async def claim(pool: Pool, claimer: Claimer, pool_name: str, want: int) -> Clai
         mine = [row["tenant_id"] for row in slots]
         shares = await _share(conn, claimer, pool_name, mine, want)
         locked = await all_rows(conn, leases.LOCK_RUNS, run_ids=shares.chosen) if shares.chosen else []
-        rows = [await _take(conn, claimer, row) for row in locked]
-        if shares.blocked:
-            seconds = settings.AGENTOPS_LEASE_SECONDS
-            await conn.execute(leases.STEP_ASIDE, {"run_ids": shares.blocked, "lease_seconds": seconds})
+        keys = _keys(locked)
+        rows = [await _take(conn, claimer, row, keys[row["id"]]) for row in locked if row["id"] in keys]
+        shut = [row["id"] for row in locked if row["id"] not in keys]
+        for statement, run_ids in ((leases.STEP_ASIDE, shares.blocked), (leases.PUT_OFF, shut)):
+            if run_ids:
+                seconds = settings.AGENTOPS_LEASE_SECONDS
+                await conn.execute(statement, {"run_ids": run_ids, "lease_seconds": seconds})
     claimed = await _load(pool, claimer, rows)
-    return replace(claimed, contended=bool(shares.blocked))  # behind them others may be ready
+    return replace(claimed, contended=bool(shares.blocked or shut))  # behind them others may be ready
 
 
 async def _share(conn: Connection, claimer: Claimer, pool_name: str, tenants: list[int], want: int) -> Shares:
@@ -113,8 +116,7 @@ async def _share(conn: Connection, claimer: Claimer, pool_name: str, tenants: li
     return shares
 
 
-async def _take(conn: Connection, claimer: Claimer, picked: DictRow) -> DictRow:
-    key = _key(picked)
+async def _take(conn: Connection, claimer: Claimer, picked: DictRow, key: Key) -> DictRow:
     agent = sdk_agents.agent(picked["agent"])
     here = releases.here_instead_of(picked["manifest"], agent) if agent else ""
     release = {"release": here, "instead_of": picked["release_digest"]} if here else {}
@@ -197,11 +199,18 @@ def opened(run: Leased, letters: list[DictRow]) -> list[Message]:
     ]
 
 
-def _key(picked: DictRow) -> Key:
-    """The data key of a picked run, from the columns that came with it: no query on the event loop."""
-    return vault.opened_with(
-        picked["data_key_id"], picked["wrapped"], picked["wrapped_by"], picked["parent_wrapped"]
-    )
+def _keys(picked: list[DictRow]) -> dict[UUID, Key]:
+    """The data keys of picked runs, from the columns that came with them: no query on the event loop. A run is left out whose
+    key this process cannot open: it was erased, or the master key is not here."""
+    keys = {}
+    for row in picked:
+        try:
+            keys[row["id"]] = vault.opened_with(
+                row["data_key_id"], row["wrapped"], row["wrapped_by"], row["parent_wrapped"]
+            )
+        except CannotUnseal as error:
+            log.error("run_unreadable", run_id=show("run", row["id"]), error=str(error))
+    return keys
 
 
 def soon() -> float:

@@ -10,7 +10,9 @@ from django.db.models import Q
 
 from agentops.audit.entries import SYSTEM, Actor
 from agentops.kernel.clock import Once, now
+from agentops.kernel.ids import show
 from agentops.kernel.problems import Conflict
+from agentops.telemetry.logs import logger
 from approvals.services import withdraw
 from operations.models import Interest, Operation
 from operations.moves import lock_all, move, retried
@@ -21,6 +23,8 @@ from runs.states import BLOCKED_FOR_PERSON
 from runs.wakeups import ring_operations
 
 from . import children
+
+log = logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -184,6 +188,10 @@ def end_overdue(limit: int = 100) -> int:
     due = overdue.order_by("deadline_at").values_list("tenant_id", "id")
     for tenant_id, run_id in list(due[:limit]):
         detail = "The run's time was up before it had an answer."
-        _, is_new = _end(tenant_id, run_id, "failed", "deadline", SYSTEM, detail)
+        try:
+            _, is_new = _end(tenant_id, run_id, "failed", "deadline", SYSTEM, detail)
+        except Exception:  # one that cannot be ended now must not keep the others alive
+            log.exception("overdue_not_ended", run_id=show("run", run_id))
+            continue
         ended += is_new
     return ended
