@@ -110,7 +110,7 @@ WITH mine AS (
     AND (lease_owner IS NULL OR lease_expires_at <= (SELECT agentops_now()))
   ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE runs_agentrun run SET ready_at = COALESCE(
+UPDATE runs_agentrun run SET stepped_aside = true, ready_at = COALESCE(
   (SELECT min(l.lease_expires_at) FROM runs_agentrun l WHERE l.tenant_id = mine.tenant_id
      AND l.concurrency_key = mine.concurrency_key AND l.lease_owner IS NOT NULL
      AND l.lease_expires_at > (SELECT agentops_now())),
@@ -119,7 +119,7 @@ FROM mine WHERE run.id = mine.id
 """
 LEAVE_KEY = """
 UPDATE runs_agentrun SET ready_at = agentops_now() WHERE id = (
-  SELECT id FROM runs_agentrun WHERE tenant_id = %(tenant_id)s AND concurrency_key = %(key)s AND finished_at IS NULL
+  SELECT id FROM runs_agentrun WHERE tenant_id = %(tenant_id)s AND concurrency_key = %(key)s AND stepped_aside
     AND ending = '' AND paused_at IS NULL AND ready_at > (SELECT agentops_now())
     AND (lease_owner IS NULL OR lease_expires_at <= (SELECT agentops_now()))
   ORDER BY priority, ready_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
@@ -136,6 +136,7 @@ TAKE = f"""
 WITH run AS (
   UPDATE runs_agentrun SET
     status = 'running', version = version + 1, blocked_on = '{{}}', needs = '{{}}', error_code = '', error_detail = '',
+    stepped_aside = false,
     lease_owner = %(owner)s, lease_epoch = lease_epoch + 1,
     lease_expires_at = agentops_now() + make_interval(secs => %(lease_seconds)s),
     ready_at = agentops_now() + make_interval(secs => %(lease_seconds)s),
@@ -317,7 +318,8 @@ WHERE t.state = 'active' AND t.concurrent_runs > (
 
 def taken_away(epoch: int) -> dict[str, Any]:
     """The columns of a run of that epoch that nobody may advance any more: whoever holds it has lost it."""
-    return {"lease_owner": None, "lease_expires_at": None, "lease_epoch": epoch + 1, "ready_at": None}
+    gone = dict.fromkeys(("lease_owner", "lease_expires_at", "ready_at"))
+    return {**gone, "lease_epoch": epoch + 1, "stepped_aside": False}
 
 
 # A run that ends leaves no step that looks as if somebody were still at it: it may or may not have happened.

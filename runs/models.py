@@ -124,6 +124,7 @@ class AgentRun(Stateful):
     ready_at = models.DateTimeField(
         null=True, db_default=Now()
     )  # when it may next be claimed; while leased: the lease's end
+    stepped_aside = models.BooleanField(default=False)  # it is ready, and what it waits for is its key
     paused_at = models.DateTimeField(null=True)
     paused_by = models.CharField(max_length=120, blank=True)
     pause_reason = models.CharField(max_length=500, blank=True)  # masked
@@ -212,6 +213,11 @@ class AgentRun(Stateful):
                 fields=["tenant", "concurrency_key", "priority", "ready_at"],
                 condition=~Q(concurrency_key="") & Q(finished_at__isnull=True),
                 name="run_keyed",
+            ),
+            models.Index(
+                fields=["tenant", "concurrency_key", "priority", "ready_at"],
+                condition=Q(stepped_aside=True),
+                name="run_stepped_aside",
             ),
             models.Index(
                 fields=["finished_at"],

@@ -16,7 +16,7 @@ from agentops.kernel.sealed import CannotUnseal
 from runs.models import AgentRun, Slot
 from tests import factories
 from tests.integration.engine.test_leases import ledgers, stage_time
-from tests.stage import answer, eventually, story
+from tests.stage import answer, eventually, story, types
 
 QUESTION = "Where is order A-1001?"
 
@@ -142,6 +142,16 @@ def test_who_leaves_a_key_lets_the_next_one_come_at_once(stage):
     ]  # without the clock, which alone would take a lease's time each
     spans = sorted((run.started_at, run.finished_at) for run in ended)
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def test_who_leaves_a_key_wakes_nobody_that_is_parked_under_it(stage, test_agent):
+    """Each of them would leave it again, and wake the next one, or itself."""
+    name = test_agent(lambda ctx: ctx.sleep(3600), repeatable=True)
+    parked = [stage.start("x", name, concurrency_key="order-7") for _ in range(2)]
+    for run in parked:
+        stage.carry_on(run, lambda row: row.blocked_on == ["timer"])
+    assert answer(stage.carry_on(stage.start(QUESTION, concurrency_key="order-7")))
+    assert [types(run).count("run.resumed") for run in parked] == [0, 0]
 
 
 def test_a_dead_holder_blocks_nobody_for_longer_than_its_lease(stage):
