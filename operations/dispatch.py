@@ -86,8 +86,8 @@ class Departure:
     send_by: float  # on `elapsed`, this machine's own clock
 
 
-def call_of(operation: Operation) -> Call:
-    """The call of an operation, from its committed record alone."""
+def call_of(operation: Operation, *, asks: bool = True) -> Call:
+    """The call of an operation, from its committed record alone; without the credential where nothing is asked over it."""
     return Call(
         operation_id=operation.public_id,
         tenant=operation.tenant.slug,
@@ -104,7 +104,7 @@ def call_of(operation: Operation) -> Call:
         generation=operation.generation,
         provider_ref=operation.provider_ref,
         base_url=operation.connection.base_url,
-        credential=credential(operation.connection),
+        credential=credential(operation.connection) if asks else "",
         timeout_seconds=settings.AGENTOPS_SEND_SECONDS,
         first_sent_at=_first_sent_at(operation),
         succeeded=operation.status == OperationStatus.SUCCEEDED,

@@ -62,7 +62,7 @@ def receive(connection_id: UUID, headers: Mapping[str, str], body: bytes) -> Hoo
         if hook.taken_at is None:
             try:
                 _take(connection, hook, message.told)
-            except (LostRace, OperationalError) as error:
+            except Exception as error:  # it is stored: whoever works next takes it, or puts it aside
                 log.warning("hook_left_for_later", error=type(error).__name__)
     return hook
 
@@ -124,18 +124,24 @@ def _store(connection: Connection, message: Message, body: bytes) -> tuple[Hook,
 
 
 def take_left(limit: int = 32) -> int:
-    """Take messages that are stored and that nobody has taken: their receiver died, or met a lock. Returns how many."""
+    """Take messages that are stored and that nobody has taken: their receiver died, or met a lock. Returns how many.
+
+    One that cannot be taken at all is put aside as `unreadable`: it must not hold up the others, nor whatever else is due.
+    """
     left = Hook.objects.filter(
         taken_at__isnull=True, received_at__lte=now() - timedelta(seconds=LEFT_SECONDS)
     )
     taken = 0
     for hook in left.select_related("connection").order_by("received_at")[:limit]:
-        told = vault.unseal(body_place(hook.id), hook.sealed_body)
         try:
+            told = vault.unseal(body_place(hook.id), hook.sealed_body)
             _take(hook.connection, hook, Told(**told) if told else None)
             taken += 1
         except (LostRace, OperationalError) as error:
             log.warning("hook_left_for_later", error=type(error).__name__)
+        except Exception:
+            log.exception("hook_put_aside", event_id=hook.event_id)
+            _claim(hook, "unreadable")
     return taken
 
 
@@ -162,7 +168,7 @@ def _whose(connection: Connection, told: Told) -> UUID | None:
 
 def _heard(connection: Connection, operation_id: UUID, told: Told) -> Answer:
     try:
-        return CONNECTORS[connection.connector].hear(call_of(loaded(operation_id)), told)
+        return CONNECTORS[connection.connector].hear(call_of(loaded(operation_id), asks=False), told)
     except CannotUnseal as error:
         return Answer(Verdict.UNKNOWN, provider_ref=told.provider_ref, code="unreadable", detail=str(error))
 

@@ -327,7 +327,7 @@ class Hook(models.Model):
     sealed_body = models.BinaryField()
     received_at = models.DateTimeField(db_default=Now())
     taken_at = models.DateTimeField(null=True)
-    outcome = models.CharField(max_length=16, blank=True)  # taken, older, unmatched, ignored
+    outcome = models.CharField(max_length=16, blank=True)  # taken, older, unmatched, ignored, unreadable
 
     class Meta:
         constraints: ClassVar[Any] = [

@@ -1,5 +1,6 @@
 """Find out what became of operations whose answer was lost. Takes no input but the rows: what is due is due."""
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -9,7 +10,7 @@ from agentops.kernel.clock import Now, Once, now
 from agentops.kernel.transitions import LostRace, swap
 from agentops.telemetry.logs import bound_contextvars, logger
 
-from .connectors.base import Answer
+from .connectors.base import Answer, CheckFailed
 from .connectors.registry import ACTIONS, CONNECTORS
 from .dispatch import Authority, call_of, dispatch, loaded
 from .evidence import Evidence, may_be_sent_again
@@ -83,14 +84,21 @@ def look_up(operation_id: UUID) -> Operation:
         swap(operation, operation.status, next_attempt_at=now() + timedelta(seconds=LOOK_UP_LEASE_SECONDS))
     except LostRace:
         return operation
-    connector = CONNECTORS[operation.connection.connector]
-    try:
-        if declared(operation.connection).can_look_up:
-            answer = connector.look_up(call_of(operation))
-        else:
-            answer = Answer(Verdict.UNKNOWN, code="cannot_be_looked_up")
-    except Exception as error:  # a fault of the connector proves nothing
-        log.exception("look_up_failed")
-        answer = Answer(Verdict.UNKNOWN, code="look_up_failed", detail=type(error).__name__)
+    answer = ask(operation)
     log.info("looked_up", verdict=answer.verdict, code=answer.code)
     return take(operation_id, Evidence(Source.LOOK_UP, answer))
+
+
+def ask(operation: Operation, reference: str = "") -> Answer:
+    """What the provider shows of an operation now, under that reference where one is given. Never raises."""
+    if not declared(operation.connection).can_look_up:
+        return Answer(Verdict.UNKNOWN, code="cannot_be_looked_up")
+    try:
+        call = call_of(operation)
+        call = replace(call, provider_ref=reference or call.provider_ref)
+        return CONNECTORS[operation.connection.connector].look_up(call)
+    except CheckFailed as failed:  # nothing can be asked without a credential: an outage, that somebody mends
+        return Answer(Verdict.BLOCKED, code=failed.code, detail=failed.detail)
+    except Exception as error:  # a fault of the connector proves nothing
+        log.exception("look_up_failed")
+        return Answer(Verdict.UNKNOWN, code="look_up_failed", detail=type(error).__name__)

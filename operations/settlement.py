@@ -20,8 +20,7 @@ from runs.services import requesters_of
 from runs.wakeups import ring_operations
 
 from .connectors.base import Answer
-from .connectors.registry import CONNECTORS
-from .dispatch import call_of, loaded
+from .dispatch import loaded
 from .evidence import Evidence, may_be_sent_by_a_person
 from .findings import merge, note, take
 from .grades import declared
@@ -30,6 +29,7 @@ from .models import Operation, SettleLimit, Settlement
 from .moves import Locked, lock, move, retried
 from .outcomes import send_again
 from .patience import has_person
+from .reconcile import ask
 from .states import FINAL, OperationStatus, PersonsVerdict, Source, Verdict
 
 MAX_WORDS_CHARS = 2_000
@@ -139,10 +139,7 @@ def _ask_provider(operation: Operation, says: Says) -> _Checked:
         return _Checked(True)
     if not can.can_look_up:
         return _Checked(True)
-    call = call_of(operation)
-    if says.provider_ref:
-        call = replace(call, provider_ref=says.provider_ref)
-    answer = CONNECTORS[operation.connection.connector].look_up(call)
+    answer = ask(operation, says.provider_ref)
     is_it = answer.verdict == Verdict.APPLIED and answer.provider_ref == says.provider_ref
     if says.verdict == _P.HAPPENED and is_it:
         return _Checked(True, answer)

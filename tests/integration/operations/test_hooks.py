@@ -8,9 +8,11 @@ import pytest
 import stripe
 from django.test import Client
 
+from agentops.audit.entries import SYSTEM
 from agentops.audit.models import AuditEntry
 from approvals.services import AUTHORITY
 from operations import hooks
+from operations.connections import remove_credential
 from operations.dispatch import depart, loaded, send
 from operations.models import Connection, Finding, Hook, Incident, Unmatched
 from operations.reconcile import look_up
@@ -234,6 +236,28 @@ def test_only_a_connection_whose_provider_sends_messages_is_an_address(stage, ac
     large = client.post(f"/hooks/{account.public_id}", "x" * 300_000, content_type="application/json")
     assert large.status_code == 413
     assert client.post(f"/hooks/{account.public_id}", "x", content_type="text/plain").status_code == 415
+
+
+def test_a_message_is_believed_without_the_credential_that_was_taken_away(stage, account, lost):
+    order, made = lost
+    remove_credential(account, SYSTEM)
+    assert deliver(account, event("refund.created", shown(stage, order))).status_code == 200
+    assert loaded(made.id).status == "succeeded"
+
+
+def test_a_message_that_cannot_be_taken_at_all_holds_up_no_other_and_nothing_that_is_due(
+    stage, account, lost, move_clock
+):
+    order, made = lost
+    refund = shown(stage, order)
+    endless = {**refund, "id": "re_by_hand", "metadata": {}, "amount": 10**30}  # no column holds it
+    assert deliver(account, event("refund.created", endless)).status_code == 200
+    deliver(account, event("refund.created", refund))
+    sql("UPDATE operations_hook SET taken_at = NULL, outcome = ''")
+    move_clock(hooks.LEFT_SECONDS + 1)
+    assert hooks.take_left() == 1
+    assert outcomes() == {"unreadable": 1, "taken": 1}
+    assert stage.carry_on(made.run).status == "completed"
 
 
 def test_a_message_that_nobody_could_take_is_taken_by_whoever_works_next(stage, account, lost, move_clock):

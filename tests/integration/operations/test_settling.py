@@ -14,6 +14,7 @@ from agentops.kernel.problems import Conflict, Invalid, NotYours
 from agentops.tenancy.models import Membership
 from approvals.services import AUTHORITY
 from operations import queries
+from operations.connections import remove_credential, set_credential
 from operations.dispatch import depart, dispatch, loaded, send
 from operations.models import Incident, SettleLimit, Settlement
 from operations.reconcile import carry_on, look_up
@@ -21,6 +22,7 @@ from operations.settlement import Says, is_within_limit, settle, words
 from operations.states import PersonsVerdict as P
 from runs.models import AgentRun
 from tests import factories
+from tests.provider import STRIPE_KEY
 from tests.stage import LARGE, operation, shown, sql, together, types
 
 DENY = [{"code": "not_now", "when": "true", "outcome": "deny"}]
@@ -248,6 +250,23 @@ def test_without_the_provider_a_word_needs_two_people(stage, escalated, settler)
     stage.provider.fault("unreachable")
     assert say(made, settler, P.DID_NOT, PROOF).how == "waits"
     assert say(made, factories.settler(stage.tenant), P.DID_NOT, PROOF).operation.status == "failed"
+
+
+def test_without_the_credential_nothing_can_be_asked_which_is_an_outage_and_no_answer(
+    stage, in_doubt, settler, move_clock
+):
+    _order, made = in_doubt("commit_then_drop")
+    remove_credential(made.connection, SYSTEM)
+    for _ in range(12):
+        move_clock(600)
+        assert look_up(made.id).status == "unknown"
+    incident = Incident.objects.get(closed_at=None)
+    assert (incident.kind, incident.about) == ("credential_missing", str(made.connection_id))
+    refused("not_safe", say, made, settler, P.SEND_AGAIN)
+    assert say(made, settler, P.DID_NOT, PROOF).how == "waits"  # for a second person: nobody could be asked
+    set_credential(made.connection, STRIPE_KEY, SYSTEM)
+    assert look_up(made.id).status == "succeeded"
+    assert not Incident.objects.filter(closed_at=None).exists()
 
 
 def test_who_has_not_the_right_is_refused_and_noted(stage, escalated):
