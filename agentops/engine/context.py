@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from agentops.kernel import canonical
 from agentops.kernel.redaction import mask, printable
 from agentops.sdk.agents import Agent
-from agentops.sdk.context import BoundLogger, Principal, StepContext
+from agentops.sdk.context import BoundLogger, Principal, StepContext, require_name
 from agentops.sdk.errors import DuplicateStep, InvalidResult, JournalMismatch, OutcomeUnknown, Terminal
 from agentops.sdk.signals import StopSignal
 from agentops.sdk.text import repaired_json
@@ -168,6 +168,7 @@ class CallContext:
         return {identity.HEADER: token}
 
     def _place(self, name: str) -> str:
+        require_name(name)
         if name in self._names:
             raise DuplicateStep(f"{name!r} stands twice in {self._key}; pass key= in a loop.")
         self._names.add(name)

@@ -4,15 +4,23 @@ The engine implements these protocols. Code of a tool runs again from its start 
 `operation` have completed is then answered from the journal.
 """
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agentops.sdk.errors import Terminal
+from agentops.sdk.text import is_storable
 from agentops.sdk.values import ChildRun, Receipt
 
 if TYPE_CHECKING:
     from agentops.sdk.agents import Agent
+
+MAX_NAME_CHARS = (
+    160  # of a step, an operation or a run inside a call; its place in the journal stands before it
+)
+_TAKEN = re.compile(r"(.*/)?retry-\d+")  # where the engine keeps when a call is tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,8 @@ class ToolContext(Protocol):
     ) -> R:
         """Call `fn(step, *args)` once per run and keep its JSON result; loops pass `key`.
 
-        Raises `DuplicateStep` for a name used twice in one life, `JournalMismatch` for other arguments than recorded.
+        Raises `DuplicateStep` for a name used twice in one life, `JournalMismatch` for other arguments than recorded, and
+        `Terminal` (`step_name`) for a name or key that is too long.
         """
         ...
 
@@ -128,3 +137,12 @@ class ToolContext(Protocol):
     def identity_headers(self, audience: str, target: str | None = None) -> dict[str, str]:
         """A short-lived signed statement of whom this call acts for, as headers for a system that is read from."""
         ...
+
+
+def require_name(name: str) -> None:
+    """Raises Terminal, before anything is done, where no place in the journal can have that name."""
+    if len(name) > MAX_NAME_CHARS or not is_storable(name) or _TAKEN.fullmatch(name):
+        raise Terminal(
+            f"A step's name has at most {MAX_NAME_CHARS} plain characters, and none is called retry-1: give another key=.",
+            code="step_name",
+        )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic_core import to_jsonable_python
 
 from agentops.sdk.agents import Agent
-from agentops.sdk.context import BoundLogger, Principal, Signal, StepContext
+from agentops.sdk.context import BoundLogger, Principal, Signal, StepContext, require_name
 from agentops.sdk.errors import (
     ChildFailed,
     DuplicateStep,
@@ -233,6 +233,7 @@ class Rehearsal:
         self.begun.clear()
 
     def _place(self, name: str) -> str:
+        require_name(name)
         place = f"{self.call_id}/{name}"
         if place in self._seen:
             raise DuplicateStep(f"{place} was done already in this call: give key= inside a loop.")

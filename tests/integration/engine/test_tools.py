@@ -3,12 +3,14 @@
 import asyncio
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
 from agentops.engine import agent_loop
 from agentops.engine.ledger import RunLedger
 from agentops.sdk import Limits, Retryable, Terminal
+from operations.models import Operation
 from runs.models import Step
 from tests.stage import answer, story, types
 
@@ -53,6 +55,28 @@ def test_one_name_for_two_steps_is_told_to_the_model(stage, test_agent):
     run = stage.carry_on(stage.start("x", test_agent(work)))
     assert "note" in answer(run)
     assert told(run, "tool.failed")[0]["code"] == "duplicate_step"
+
+
+@pytest.mark.parametrize("name", ["x" * 161, "nul\x00", "half \ud800", "retry-1", "mail/retry-2"])
+def test_a_name_that_the_journal_cannot_hold_is_refused_before_anything_is_done(stage, test_agent, name):
+    done = []
+
+    def work(ctx):
+        with suppress(Terminal):
+            ctx.operation("note.add", target="notes:acme", params={"text": "x"}, reference="1", key=name)
+        ctx.step("mail", lambda step: done.append(1), key=name)
+
+    run = stage.carry_on(stage.start("x", test_agent(work, proposes="note.add")))
+    assert told(run, "tool.failed")[0]["code"] == "step_name"
+    assert done == []
+    assert not Operation.objects.exists()
+
+
+def test_the_longest_name_has_its_place(stage, test_agent):
+    run = stage.carry_on(
+        stage.start("x", test_agent(lambda ctx: ctx.step("y" * 160, lambda step: 1), repeatable=True))
+    )
+    assert answer(run) == "1"
 
 
 def test_a_failure_that_may_pass_is_tried_three_times_then_told(stage, test_agent):

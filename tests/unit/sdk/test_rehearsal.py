@@ -164,3 +164,11 @@ def test_a_scripted_model_and_what_was_said_before():
     model = scripted(Reply("", (Call("act", {"number": 1}),)), Reply("done"))
     told = rehearse(an_agent(lambda ctx: 1), "x", Rehearsal(), model=model, earlier=[("hello", "hi")])
     assert [message.text for message in told] == ["hello", "hi", "x", "", "", "done"]
+
+
+def test_a_name_that_the_journal_cannot_hold_is_refused_before_anything_is_done():
+    ctx, done = Rehearsal(), []
+    for name in ("x" * 161, "retry-1"):
+        with pytest.raises(Terminal) as refused:
+            ctx.step(name, lambda step: done.append(1))
+        assert (refused.value.code, done) == ("step_name", [])
