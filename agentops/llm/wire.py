@@ -39,6 +39,7 @@ from agentops.sdk.tools import Tool
 
 PARAGRAPH = "\n\n"
 MAX_ANSWER_CHARS = 200_000
+MAX_CALLS = 100  # of one turn
 
 
 async def turn(
@@ -133,6 +134,8 @@ def _whole(name: str, response: ModelResponse) -> ModelResponse:
         raise ModelRetryable(f"The answer of {name} broke off.", code="answer_broke_off")
     if not response.text and not response.tool_calls:
         raise ModelRetryable(f"{name} gave an empty answer.", code="empty_answer")
+    if len(response.tool_calls) > MAX_CALLS:
+        raise ModelTerminal(f"{name} asked for more than {MAX_CALLS} calls at once.", code="too_many_calls")
     _bounded(name, sum(len(call.args_as_json_str()) for call in response.tool_calls))
     return response
 

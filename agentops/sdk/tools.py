@@ -21,6 +21,7 @@ from agentops.sdk.text import is_storable, repaired, repaired_json
 Effect = Literal["reads", "repeatable", "proposes", "undeclared"]
 
 MAX_ARGUMENTS_CHARS = 65_536
+MAX_RESULT_CHARS = 262_144  # of a result as JSON: it is kept, and read by the model in every later turn
 MAX_COMPLAINT_CHARS = 2_000
 MAX_COMPLAINTS = 10
 
@@ -70,6 +71,10 @@ class Tool:
             value = self._result.dump_python(self._result.validate_python(result), mode="json")
         except ValidationError as error:
             raise InvalidResult(_complaint(self.name, error)) from None
+        if len(json.dumps(value, ensure_ascii=False)) > MAX_RESULT_CHARS:
+            raise InvalidResult(
+                f"The result of {self.name} is longer than {MAX_RESULT_CHARS} characters: ask for less."
+            )
         return repaired_json(value)
 
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from agentops import llm
 from agentops.llm import CallResult, ModelTerminal, ModelUnavailable, TurnResult, TurnSettings
+from agentops.llm.wire import MAX_CALLS
 from agentops.sdk import Call, Message, Reply, ToolContext, tool
 
 
@@ -91,3 +92,13 @@ async def test_a_script_that_fails_says_so(broken):
 async def test_an_agent_without_a_script_names_the_next_step():
     with pytest.raises(ModelUnavailable, match="AGENTOPS_MODEL"):
         await ask(offline=None)
+
+
+async def test_a_turn_asks_for_a_bounded_number_of_calls():
+    def crowd(number: int):
+        return lambda conversation: Reply("", tuple(Call("look", {"n": n}) for n in range(number)))
+
+    assert len((await ask(offline=crowd(MAX_CALLS))).calls) == MAX_CALLS
+    with pytest.raises(ModelTerminal) as failed:
+        await ask(offline=crowd(MAX_CALLS + 1))
+    assert failed.value.code == "too_many_calls"

@@ -18,7 +18,7 @@ from agentops.sdk import (
     tool,
 )
 from agentops.sdk.testing import Rehearsal
-from agentops.sdk.tools import MAX_ARGUMENTS_CHARS, MAX_COMPLAINT_CHARS
+from agentops.sdk.tools import MAX_ARGUMENTS_CHARS, MAX_COMPLAINT_CHARS, MAX_RESULT_CHARS
 
 
 class Found(BaseModel):
@@ -169,6 +169,12 @@ def test_a_complaint_is_bounded_and_never_repeats_values():
 def test_no_text_makes_binding_fail_in_another_way(raw: str):
     with pytest.raises(InvalidArguments):
         find.bind(raw)
+
+
+def test_a_result_is_bounded():
+    find.dump(Found(id="x" * (MAX_RESULT_CHARS - 100), price=1))
+    with pytest.raises(InvalidResult, match="ask for less"):
+        find.dump(Found(id="x" * MAX_RESULT_CHARS, price=1))
 
 
 def test_results_are_held_to_their_type_and_made_storable():
