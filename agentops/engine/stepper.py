@@ -1,5 +1,6 @@
 """The pure stepper: what a run has done goes in, what it does next comes out. No clock, no database, no model."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -124,8 +125,16 @@ def _same_call_again(steps: Mapping[str, Any], last: int) -> bool:
     if turns[0] < 1 or any(go_on_key(turn) in steps for turn in turns):
         return False
     recent = [calls_of(steps, turn) for turn in turns]
-    asked = [[(call.tool, call.arguments) for call in calls] for calls in recent]
+    asked = [[(call.tool, _value_of(call.arguments)) for call in calls] for calls in recent]
     return all(turn == asked[0] for turn in asked)
+
+
+def _value_of(arguments: str) -> Any:
+    """What they say, however a model spaces and orders it; as they stand where they are no JSON."""
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
 
 
 def results_of(steps: Mapping[str, Any], turn: int) -> list[CallResult]:

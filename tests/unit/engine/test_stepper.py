@@ -106,6 +106,14 @@ def test_the_very_same_call_three_times_in_a_row_waits_for_an_operator():
     assert advance(journal(*same[:2], done={"turn-2/call-0": DONE})) == AskModel(3, "turn-3")
 
 
+def test_the_same_arguments_in_another_spelling_are_the_same():
+    spelled = ['{"id": 1, "of": "x"}', '{"of":"x","id":1}', '{ "id" : 1, "of": "\\u0078" }']
+    turns = [turn({"name": "look", "args": args}) for args in spelled]
+    assert advance(journal(*turns, done={"turn-3/call-0": DONE})).code == "repeated_call"
+    broken = [turn({"name": "look", "args": "{"})] * 3
+    assert advance(journal(*broken, done={"turn-3/call-0": DONE})).code == "repeated_call"
+
+
 @pytest.mark.parametrize(
     "other", [{"name": "look", "args": '{"id": 2}'}, {"name": "seek", "args": '{"id": 1}'}]
 )
