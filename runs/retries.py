@@ -36,7 +36,7 @@ def start_again(
 ) -> AgentRun:
     """A queued run with the question, the labels and the key of the locked, ended `source`, under the present release.
 
-    What `source` has spent stays spent: the new run has what is left of each limit, or the limit anew where nothing is left.
+    What `source` and its children have spent stays spent: the new run has what is left of each limit, or the limit anew where nothing is left.
     Raises AgentPaused, Conflict (dedupe_key_taken).
     """
     run = _taken_up(
@@ -48,7 +48,7 @@ def start_again(
         principal=source.principal,
         channel=source.channel,
         dedupe_key=source.dedupe_key,
-        budget_microusd=_left(source.budget_microusd, source.spent_microusd),
+        budget_microusd=_left(source.budget_microusd, source.spent_microusd + source.given_microusd),
         max_steps=_left(source.max_steps, source.steps_taken),
         trace_id=source.trace_id,
     )

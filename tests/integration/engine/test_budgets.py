@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from agentops.audit.entries import SYSTEM
 from agentops.engine import aftermath, control
 from agentops.engine.ledger import NewStep
+from agentops.engine.retry import retry_run
 from agentops.sdk import Agent, Limits, Terminal, tool
 from agentops.sdk.agents import agent, separate_registry
 from runs import budgets
@@ -177,6 +178,18 @@ def test_a_child_takes_from_its_parent_and_that_from_the_tenant(capped):
     assert cents(capped) == (45,)
     aftermath.tell(other.id)
     assert cents(capped) == (5,)
+
+
+def test_a_retry_has_what_the_run_and_its_children_have_left(transactional_db):
+    parent = factories.run(factories.tenant(), budget_cents=100)
+    child = start(parent, 50)
+    assert take(child, 50)
+    spend(child, 30)
+    spend(parent, 15)
+    end(child)
+    end(parent)
+    retried = retry_run(parent.tenant_id, parent.id, actor=SYSTEM, reason="x").run
+    assert retried.budget_microusd == 55 * CENT
 
 
 def test_a_detached_child_takes_its_share_for_good(transactional_db):
