@@ -97,6 +97,7 @@ class AgentRun(Stateful):
     retry_of = models.ForeignKey(
         "self", on_delete=models.PROTECT, null=True, db_constraint=False, related_name="retries"
     )
+    retried_by = models.CharField(max_length=120, blank=True)  # who let it carry on the work of `retry_of`
     rerun_of = models.ForeignKey(  # whose request it takes up from the beginning; it inherits nothing
         "self", on_delete=models.PROTECT, null=True, db_constraint=False, related_name="reruns"
     )

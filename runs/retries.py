@@ -36,7 +36,8 @@ def start_again(
 ) -> AgentRun:
     """A queued run with the question, the labels and the key of the locked, ended `source`, under the present release.
 
-    What `source` and its children have spent stays spent: the new run has what is left of each limit, or the limit anew where nothing is left.
+    What `source` and its children have spent stays spent: the new run has what is left of each limit, or the limit anew where
+    nothing is left. Its principal stays; whoever retries it has asked for what it proposes as well.
     Raises AgentPaused, Conflict (dedupe_key_taken).
     """
     run = _taken_up(
@@ -45,6 +46,7 @@ def start_again(
         policies,
         input_text(source),
         retry_of=source,
+        retried_by=actor.name,
         principal=source.principal,
         channel=source.channel,
         dedupe_key=source.dedupe_key,

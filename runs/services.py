@@ -146,9 +146,9 @@ def actor_of(principal: Principal) -> Actor:
 def requesters_of(run: AgentRun) -> list[str]:
     """The whole chain that asks: the actor, the token, the person behind it, the agent, and who started that run.
 
-    Whoever made the request that a rerun takes up has asked as well.
+    Whoever made the request that a rerun takes up has asked as well, and so has whoever lets a run be retried.
     """
-    chain = [run.actor, run.principal, f"agent:{run.agent}"]
+    chain = [run.actor, run.principal, f"agent:{run.agent}", *filter(None, [run.retried_by])]
     before = run.parent or run.rerun_of or run.retry_of
     if before is not None:
         chain += requesters_of(before)

@@ -92,6 +92,7 @@ class Migration(migrations.Migration):
                 ('lease_expires_at', models.DateTimeField(null=True)),
                 ('ready_at', models.DateTimeField(db_default=agentops.kernel.clock.Now(), null=True)),
                 ('stepped_aside', models.BooleanField(default=False)),
+                ('retried_by', models.CharField(blank=True, max_length=120)),
                 ('paused_at', models.DateTimeField(null=True)),
                 ('paused_by', models.CharField(blank=True, max_length=120)),
                 ('pause_reason', models.CharField(blank=True, max_length=500)),

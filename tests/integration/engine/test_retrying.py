@@ -8,7 +8,7 @@ from agentops.audit.entries import Actor
 from agentops.engine import agent_loop
 from agentops.engine.control import cancel_run
 from agentops.engine.retry import retry_run
-from agentops.kernel.problems import Conflict
+from agentops.kernel.problems import Conflict, NotYours
 from agentops.llm.errors import ModelError
 from operations.models import Operation
 from runs.models import AgentRun
@@ -78,6 +78,23 @@ def test_a_proposal_that_was_withdrawn_with_its_run_is_asked_anew_and_made_once(
     assert stage.carry_on(again).status == "completed"
     assert len(stage.refunds(order)) == 1
     assert turns_of(again)[0] != "turn-1"
+
+
+def test_who_retries_a_run_has_asked_for_what_it_proposes_and_so_has_who_retries_that(stage):
+    first, second, reviewer = (stage.reviewer() for _ in range(3))
+    run = stage.ask_refund(stage.order(LARGE))
+    for person in (first, second):
+        stage.until_asked(run)
+        cancel_run(stage.tenant.id, run.id, actor=EMIL, reason="By mistake.")
+        by_person = {"actor": Actor(f"user:{person.pk}", "cli"), "reason": "It was none."}
+        run = retry_run(stage.tenant.id, run.id, **by_person).run
+    approval = stage.until_asked(run)
+    for person in (first, second):
+        with pytest.raises(NotYours) as refused:
+            stage.decide(approval, person)
+        assert refused.value.code == "own_request"
+    stage.decide(approval, reviewer)
+    assert stage.carry_on(run).status == "completed"
 
 
 def test_a_call_that_may_have_happened_is_not_repeated_by_a_retry_either(stage, test_agent):
