@@ -51,7 +51,8 @@ def decide(
     """One person's answer to exactly the proposal that was shown.
 
     Raises NotFound; NotYours (see `rights.entitled`); Invalid (reason_required); Conflict (already_decided,
-    already_answered, digest_mismatch, sheet_differs, record_altered, expired, over_remaining, run_ended, settled).
+    already_answered, digest_mismatch, sheet_differs, record_altered, erased, expired, over_remaining, run_ended,
+    settled).
     """
     approval = Approval.objects.filter(tenant_id=tenant_id, pk=approval_id).select_related("tenant").first()
     if approval is None:
@@ -80,6 +81,9 @@ def decide(
             case "record_altered":
                 note_altered(approval, Actor(f"user:{reviewer.pk}", channel))
         raise
+    except CannotUnseal as shut:  # neither a reason nor an event of it can be kept
+        said = f"The words of {approval} have been erased: no answer to it can be kept, and it is not sent."
+        raise Conflict(said, code="erased") from shut
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ import pytest
 from django.db import connection
 
 from agentops.audit.models import AuditEntry
+from agentops.kernel.clock import now
 from agentops.kernel.problems import Conflict, Invalid, NotYours
-from agentops.tenancy.models import Membership
+from agentops.tenancy import vault
+from agentops.tenancy.models import DataKey, Membership
 from approvals import queries
 from approvals.bulk import Named
 from approvals.endings import moved_sentence
@@ -305,6 +307,25 @@ def test_several_are_decided_with_one_press_each_for_itself_within_one_action_an
     )
     assert [each.code for each in answers] == ["not_found"]
     assert Approval.objects.filter(status="requested").count() == 4
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "status"),
+    [("approve", "record_altered", "approved"), ("reject", "erased", "rejected")],
+)
+def test_one_whose_words_were_erased_keeps_no_other_from_being_decided_with_it(
+    still_world, verdict, code, status
+):
+    world = still_world
+    person = factories.person(world.tenant, each_minor=40_000)
+    shut, good = (world.ask(world.run(actor=f"customer:C-{number}")) for number in (8, 9))
+    DataKey.objects.filter(pk=shut.data_key_id).update(wrapped=None, erased_at=now())
+    vault.forget()
+    named = [Named(each.id, each.proposal_digest) for each in (shut, good)]
+    answers = decide_each(
+        world.tenant.id, named, reviewer=person, verdict=verdict, reason="Seen.", channel="admin"
+    )
+    assert [(each.status, each.code) for each in answers] == [("", code), (status, "")]
 
 
 def test_a_right_that_is_lost_while_the_facts_are_read_changes_nothing(still_world, monkeypatch):
