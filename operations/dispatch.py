@@ -25,13 +25,13 @@ from runs.states import BlockedOn
 
 from .connectors.base import Action, Answer, Call, CheckFailed, Facts, PastSendBy, Request
 from .connectors.registry import ACTIONS, CONNECTORS
-from .evidence import SEND_WITHIN_SECONDS, Evidence, flight_seconds, may_be_sent_again
+from .evidence import SEND_WITHIN_SECONDS, Evidence, flight_seconds, key_is_spent, may_be_sent_again
 from .findings import take
 from .grades import declared
 from .incidents import CREDENTIAL_CODES, open_incident
 from .models import Attempt, Connection, Operation
 from .moves import Locked, lock, move, retried
-from .outcomes import escalate, look_again
+from .outcomes import escalate, look_again, next_generation
 from .rewriting import Rewritten, rewritten
 from .services import credential, digest_of, params, remember_facts
 from .states import OperationStatus, Source, Verdict
@@ -151,11 +151,13 @@ def depart(operation: Operation, authority: Authority, *, worker: str) -> Depart
             raise CannotUnseal("The record is not the one that was allowed.")
         if not operation.connection.enabled:
             raise CheckFailed("connection_disabled", f"{operation.connection} is disabled.", retryable=True)
-        anew = _by_this_release(operation, action)
-        call = call_of(anew.draft_of(operation) if anew else operation)
         if (withheld := _withheld(operation)) is not None:  # whatever the provider would say
             _claim(operation, authority, worker, withheld)
             return None
+        if operation.status == OperationStatus.APPROVED and key_is_spent(operation, now()):
+            operation = _under_a_living_key(operation)
+        anew = _by_this_release(operation, action)
+        call = call_of(anew.draft_of(operation) if anew else operation)
         facts = connector.check(call)
         if call.operation_id in facts.theirs:  # it is there already: send nothing, take it as evidence
             found = take(operation.id, Evidence(Source.LOOK_UP, connector.look_up(call)))
@@ -184,6 +186,17 @@ def _by_this_release(operation: Operation, action: Action) -> Rewritten | None:
         return rewritten(operation, {})
     except Invalid as error:
         raise CheckFailed("action_changed", error.detail, retryable=False) from error
+
+
+@retried
+def _under_a_living_key(read: Operation) -> Operation:
+    """Of which surely nothing was done: under the next key, for the present one may not catch what is sent now."""
+    locked = lock(read.id)
+    if locked.operation.version != read.version:
+        raise LostRace(f"{read} moved meanwhile")
+    if not locked.operation.in_doubt:
+        next_generation(locked, "key_expired")
+    return loaded(read.id)
 
 
 @dataclass(frozen=True)
@@ -217,6 +230,9 @@ def _claim(
         return None
     if operation.status != OperationStatus.APPROVED and not may_be_sent_again(operation):
         return None  # evidence has come since: it is looked at first
+    if operation.in_doubt and key_is_spent(operation, at):  # "send again" was safe when it was said
+        detail = "The key that would have stopped a second effect is dead."
+        standing = Standing(OperationStatus.FAILED, "absent_key_expired", detail)
     standing = _withheld(operation) or standing
     if standing.to is not None:
         _turn_back(locked, standing)

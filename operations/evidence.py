@@ -98,6 +98,11 @@ def key_lives(operation: Operation, at: datetime) -> bool:
     return expires is not None and at + timedelta(seconds=margin) < expires
 
 
+def key_is_spent(operation: Operation, at: datetime) -> bool:
+    """Whether its generation was sent under a key that may be dead when another request arrives: it is sent never again."""
+    return operation.key_expires_at is not None and not key_lives(operation, at)
+
+
 def last_answer(operation: Operation) -> Answer:
     """What the latest request was answered; UNKNOWN where no answer came."""
     answers = Finding.objects.filter(

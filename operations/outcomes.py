@@ -229,7 +229,7 @@ def absent(locked: Locked) -> None:
         honours = declared(operation.connection).honours_idempotency_keys
         escalate(locked, said, "keys_not_proved" if honours else "absent_without_keys")
     elif said.verdict == Verdict.SPENT:
-        _next_generation(locked)
+        next_generation(locked, "proven_without_effect")
     elif not key_lives(operation, at):  # nothing would catch a second effect any more
         escalate(locked, said, "absent_key_expired")
     else:  # absence is no proof, but our key is: `may_be_sent_again`
@@ -243,7 +243,7 @@ def send_again(locked: Locked, actor: Actor) -> None:
     """
     operation = locked.operation
     if last_answer(operation).verdict == Verdict.SPENT:
-        _next_generation(locked, actor)
+        next_generation(locked, "proven_without_effect", actor)
         return
     move(
         locked,
@@ -257,14 +257,14 @@ def send_again(locked: Locked, actor: Actor) -> None:
     )
 
 
-def _next_generation(locked: Locked, actor: Actor = SYSTEM) -> None:
-    """That key can bring nothing any more, and nothing was done under it: back to approved, under the next one."""
+def next_generation(locked: Locked, reason: str, actor: Actor = SYSTEM) -> None:
+    """That key can bring nothing any more, and nothing was done under it: approved, under the next one."""
     operation = locked.operation
     generation = operation.generation + 1
     move(
         locked,
         _S.APPROVED,
-        reason="proven_without_effect",
+        reason=reason,
         actor=actor,
         generation=generation,
         idempotency_key=idempotency_key(operation.tenant_id, operation.operation_key, generation),

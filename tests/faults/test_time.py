@@ -6,10 +6,13 @@ from agentops.engine import settle as engine
 from agentops.engine.control import end_overdue
 from approvals.services import AUTHORITY
 from operations.connectors.registry import CONNECTORS
-from operations.dispatch import loaded
+from operations.dispatch import dispatch, loaded
 from operations.models import Attempt, Operation
 from operations.reconcile import carry_on, due
+from operations.settlement import Says, settle
+from operations.states import PersonsVerdict
 from runs.models import AgentRun
+from tests import factories
 from tests.stage import operation
 
 DAY = 24 * 3600
@@ -73,6 +76,42 @@ def test_age_turns_nothing_into_failed_and_each_ends_as_the_provider_or_a_person
     assert (
         AgentRun.objects.get(pk=absent[2][1].run_id).status == "running"
     )  # it ends when a person has found out
+
+
+def test_what_surely_had_no_effect_is_sent_under_the_next_key_once_the_first_has_died(ledger):
+    order = ledger.order()
+    ledger.provider.fault("rate_limited", times=1, door="payments")
+    ledger.ask(ledger.run(), order)
+    (made,) = ledger.operations(order)
+    assert (made.status, made.attempts) == ("approved", 1)
+    ledger.move_clock(DAY + 3600)
+    made = dispatch(made.id, AUTHORITY, worker="test")
+    assert (made.status, made.attempts, made.generation) == ("succeeded", 2, 1)
+    first, second = Attempt.objects.filter(operation=made).order_by("number")
+    assert first.idempotency_key != second.idempotency_key == made.idempotency_key
+    assert made.key_expires_at > made.updated_at
+    assert len(ledger.refunds(order)) == 1
+
+
+@pytest.mark.parametrize(
+    "seconds", [DAY - 60, DAY + 3600]
+)  # a minute before its end a key is no longer trusted
+def test_send_again_that_waited_longer_than_its_key_lives_sends_nothing(ledger, seconds):
+    order = ledger.order()
+    ledger.provider.fault("drop_before_commit", times=1, door="payments")
+    ledger.ask(ledger.run(), order)
+    (made,) = ledger.operations(order)
+    ledger.move_clock(60)
+    factories.policy(ledger.tenant, "refund.create", [{"code": "no", "when": "true", "outcome": "deny"}])
+    assert carry_on(made.id, AUTHORITY, worker="test").status == "escalated"
+    factories.policy(ledger.tenant, "refund.create", factories.ALWAYS)
+    says = Says(PersonsVerdict.SEND_AGAIN, "It never arrived.")
+    settle(made.tenant_id, made.id, says, person=factories.settler(ledger.tenant), channel="cli")
+    ledger.move_clock(seconds - 60)
+    made = dispatch(made.id, AUTHORITY, worker="test")
+    assert (made.status, made.error_code, made.in_doubt) == ("escalated", "absent_key_expired", True)
+    assert Attempt.objects.filter(operation=made).count() == 1
+    assert ledger.refunds(order) == []
 
 
 def test_while_the_key_lives_the_same_bytes_go_out_again_however_late(stage, dies):
