@@ -8,6 +8,7 @@ from agentops.kernel.redaction import mask_text
 from agentops.kernel.sealed import Place
 from agentops.tenancy import vault
 
+from .connectors.base import Answer
 from .evidence import Evidence, is_answered, is_overtaken, others_in_doubt, readable
 from .incidents import alarm, close_incident, hold_incident, open_incident
 from .models import Finding, Operation
@@ -92,7 +93,7 @@ def _about_the_past(locked: Locked, evidence: Evidence) -> None:
     """The operation has ended: evidence confirms it, tells of its reversal, or is an alarm."""
     operation, answer = locked.operation, evidence.answer
     is_same = bool(answer.provider_ref) and answer.provider_ref == operation.provider_ref
-    if answer.verdict == Verdict.REVERSED or (answer.verdict == Verdict.REFUSED and is_same):
+    if is_same and answer.verdict in (Verdict.REVERSED, Verdict.REFUSED):
         _reversed(locked, evidence)
     elif is_same and evidence.source == Source.WEBHOOK:
         return  # what it was before it became what we know
@@ -102,6 +103,14 @@ def _about_the_past(locked: Locked, evidence: Evidence) -> None:
         alarm(
             operation, "effect_after_end", {"provider_ref": answer.provider_ref, "status": operation.status}
         )
+    elif answer.verdict == Verdict.CONTRADICTION and (
+        operation.status != _S.SUCCEEDED or answer.provider_ref
+    ):  # a yes to something else than was asked for
+        _contradicted(operation, answer)
+
+
+def _contradicted(operation: Operation, answer: Answer) -> None:
+    alarm(operation, "contradiction", {"code": answer.code, "detail": mask_text(answer.detail)})
 
 
 def _reversed(locked: Locked, evidence: Evidence) -> None:
@@ -128,7 +137,7 @@ def _settle(locked: Locked, evidence: Evidence) -> None:
             applied(locked, evidence)
         case Verdict.ACCEPTED:
             accepted(locked, answer)
-        case Verdict.REFUSED if evidence.source != Source.ANSWER or _proves_nothing_done(operation, evidence):
+        case Verdict.REFUSED if _is_a_no(operation, evidence):
             fail(locked, answer, answer.code or "refused", evidence.actor)
         case Verdict.BLOCKED if _proves_nothing_done(operation, evidence):
             blocked(locked, answer)
@@ -141,15 +150,25 @@ def _settle(locked: Locked, evidence: Evidence) -> None:
         case Verdict.UNREACHABLE | Verdict.BLOCKED:
             unreachable(locked, answer)
         case Verdict.CONTRADICTION:
-            alarm(operation, "contradiction", {"code": answer.code, "detail": mask_text(answer.detail)})
+            _contradicted(operation, answer)
             doubt(locked, answer)
         case _:
             doubt(locked, answer)
 
 
+def _is_a_no(operation: Operation, evidence: Evidence) -> bool:
+    """Whether it is over with it: by the answer, or by whoever has seen that its effect failed, and no other one."""
+    if evidence.source == Source.ANSWER:
+        return _proves_nothing_done(operation, evidence)
+    return evidence.answer.provider_ref in ("", operation.provider_ref) or not operation.provider_ref
+
+
 def _proves_nothing_done(operation: Operation, evidence: Evidence) -> bool:
     """Whether a no to this one request is a no for the operation.
 
-    While another request is in doubt it is not: "already refunded" may be the echo of our own earlier try.
+    While another request is in doubt it is not: "already refunded" may be the echo of our own earlier try. Nor is it
+    where the provider has told of an effect already.
     """
-    return evidence.source == Source.ANSWER and not others_in_doubt(operation, evidence.attempt)
+    if evidence.source != Source.ANSWER or operation.accepted_at is not None:
+        return False
+    return not others_in_doubt(operation, evidence.attempt)

@@ -160,6 +160,9 @@ def doubt(locked: Locked, answer: Answer) -> None:
     operation = locked.operation
     if operation.status == _S.ESCALATED:
         return
+    if _stays_accepted(operation, answer):
+        _look_later(operation)
+        return
     can = declared(operation.connection)
     asks_by_key = not can.can_look_up and answers_by_key(operation, answer)
     if not can.can_look_up and not asks_by_key:
@@ -182,6 +185,13 @@ def doubt(locked: Locked, answer: Answer) -> None:
         escalate(locked, answer, "look_ups_say_nothing")
     else:
         Operation.objects.filter(pk=operation.pk).update(**changes)
+
+
+def _stays_accepted(operation: Operation, answer: Answer) -> bool:
+    """What the provider has taken is not unknown for a look, or a lost answer, that says nothing; for a yes to another it is."""
+    is_accepted = operation.status == _S.EXECUTING and operation.accepted_at is not None
+    is_silent = answer.verdict != Verdict.CONTRADICTION
+    return is_accepted and is_silent and look_ups_in_vain(operation) < MAX_LOOK_UPS
 
 
 def escalate(locked: Locked, answer: Answer, code: str) -> None:

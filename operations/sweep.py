@@ -36,6 +36,7 @@ OVERLAP = timedelta(
 LEASE = timedelta(minutes=2)  # for one page
 PAGES_AT_ONCE = 20
 KEPT_AT_ONCE = 500
+NOT_THERE = (Verdict.REFUSED, Verdict.REVERSED)
 OURS, FOREIGN, ADOPTED = "ours", "foreign", "adopted"
 TRIAL, UNCLEAR = "trial", "unclear"  # of a contract test; ours, and it tells too little to be an operation
 
@@ -197,7 +198,7 @@ def _ours(
             return OURS, adopted
         take(operation.id, Evidence(Source.SWEEP, answer))
         return _adopt(connection, told, operation)
-    if operation.status in FINAL and not is_known and answer.verdict not in THERE:
+    if operation.status in FINAL and not is_known and answer.verdict in NOT_THERE:
         return OURS, operation  # it did not happen, and that is what is known
     unsent = operation.attempts == 0 and operation.status not in FINAL
     settle_unsent(operation.id, answer, authority)

@@ -13,9 +13,13 @@ from agentops.audit.models import AuditEntry
 from approvals.services import AUTHORITY
 from operations import hooks
 from operations.connections import remove_credential
+from operations.connectors.base import Answer
 from operations.dispatch import depart, loaded, send
+from operations.evidence import Evidence
+from operations.findings import take
 from operations.models import Connection, Finding, Hook, Incident, Unmatched
 from operations.reconcile import look_up
+from operations.states import Source, Verdict
 from tests import factories
 from tests.provider import STRIPE_KEY
 from tests.stage import HOOK_SECRET, LARGE, SMALL, connect, operation, sql, together, types
@@ -175,6 +179,51 @@ def test_a_refund_that_failed_raises_no_alarm_when_its_first_message_comes_late(
     other = {**created, "id": "re_other"}  # another effect for the same operation is one
     deliver(account, event("refund.created", other))
     assert Incident.objects.filter(about=made.public_id, kind="effect_after_end").exists()
+
+
+def test_that_another_refund_was_undone_is_no_word_about_ours(stage, account):
+    """Two refunds carry one operation, and somebody takes the second one back."""
+    order = stage.order(SMALL)
+    made = operation(stage.carry_on(stage.ask_refund(order)))
+    stage.rest()
+    twin = {**shown(stage, order), "id": "re_twin", "status": "canceled"}
+    deliver(account, event("refund.updated", twin))
+    made.refresh_from_db()
+    assert (made.status, made.reversed_at) == ("succeeded", None)
+    deliver(account, event("refund.updated", {**twin, "id": made.provider_ref}))
+    made.refresh_from_db()
+    assert made.reversed_at is not None
+
+
+def test_a_yes_to_another_amount_is_an_alarm_also_after_the_end(stage, account, lost):
+    order, made = lost
+    refund = shown(stage, order)
+    deliver(account, event("refund.failed", {**refund, "status": "failed", "failure_reason": "declined"}))
+    assert loaded(made.id).status == "failed"
+    deliver(account, event("refund.created", {**refund, "id": "re_other", "amount": 1}))
+    assert loaded(made.id).status == "failed"
+    assert Incident.objects.filter(about=made.public_id, kind="contradiction").exists()
+    assert AuditEntry.objects.filter(verb="operation.contradiction", security=True).exists()
+
+
+@pytest.mark.parametrize("said", [Verdict.REFUSED, Verdict.BLOCKED, Verdict.NOT_SENT, Verdict.UNKNOWN])
+def test_what_is_accepted_stays_so_whatever_the_late_answer_says(stage, account, said):
+    """Their message came first: there is an effect on its way, which no answer to the request unmakes."""
+    approval = stage.until_asked(stage.ask_refund(stage.order(LARGE)))
+    stage.rest()
+    stage.decide(approval, stage.reviewer())
+    departure = depart(loaded(approval.operation_id), AUTHORITY, worker="test")
+    pending = {
+        "id": "re_1", "object": "refund", "amount": LARGE, "currency": "eur", "status": "pending",
+        "charge": departure.call.params["charge"], "metadata": {"operation_id": departure.call.operation_id},
+    }  # fmt: skip
+    deliver(account, event("refund.created", pending))
+    late = Evidence(Source.ANSWER, Answer(said, code="late"), attempt=departure.attempt)
+    made = take(departure.operation_id, late)
+    assert (made.status, made.provider_ref) == ("executing", "re_1")
+    deliver(account, event("refund.updated", {**pending, "id": "re_twin", "status": "canceled"}))
+    assert loaded(made.id).status == "executing"
+    assert "operation.unknown" not in types(made.run)
 
 
 def test_a_message_before_the_answer_settles_and_the_answer_confirms(stage, account):

@@ -70,6 +70,11 @@ def refund_by_hand(stage, order, amount: int) -> None:
     client.v1.refunds.create({"charge": order["charge"], "amount": amount})
 
 
+def _listed(stage, made: Operation) -> dict:
+    client = stripe.StripeClient(STRIPE_KEY, base_addresses={"api": stage.provider.payments_url})
+    return client.v1.refunds.retrieve(made.provider_ref).to_dict()
+
+
 def test_ours_are_recognised_and_those_of_somebody_else_are_counted_into_their_target(stage, payments):
     order, before = stage.order(LARGE), stage.provider.books()["calls"]
     factories.policy(stage.tenant, "refund.create", factories.ALWAYS)
@@ -136,6 +141,20 @@ def test_a_row_that_says_it_had_no_effect_gets_a_successor_that_says_it_had(stag
     assert operation(again) == successor
     assert successor.provider_ref in answer(again)
     assert len(stage.refunds(order)) == 1
+
+
+def test_an_effect_of_another_amount_under_a_row_that_says_it_had_none_is_an_alarm(stage, payments):
+    made = operation(stage.carry_on(stage.ask_refund(stage.order())))
+    stage.rest()
+    told = CONNECTORS["stripe"].tell({**_listed(stage, made), "amount": SMALL + 1})
+    sql("SET session_replication_role = replica")
+    sql(
+        "UPDATE operations_operation SET status = 'failed', sealed_receipt = NULL, provider_ref = '' WHERE id = %s",
+        made.id,
+    )
+    sql("SET session_replication_role = DEFAULT")
+    assert sweep._match(payments, told, AUTHORITY) == (sweep.OURS, made)
+    assert Incident.objects.filter(kind="contradiction", about=made.public_id).exists()
 
 
 def test_what_nobody_sent_and_is_there_is_settled_where_it_stands(stage, payments):
