@@ -5,7 +5,11 @@ import os
 import sys
 
 
+from agentops.local.environment import of_a_demo
+
+
 def main() -> None:
+    os.environ.update(of_a_demo(os.environ))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentops.settings")
     from django.core.management import execute_from_command_line
 

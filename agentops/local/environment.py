@@ -1,10 +1,14 @@
 """What our processes are told: every variable that the supervisor hands to them, in one place."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from agentops.local.ports import HOST
+from agentops.local.processes import ROOT
+
+_OWN = frozenset({"AGENTOPS_DEMO", "AGENTOPS_SECRET_KEY", "DATABASE_URL", "REDIS_URL"})
 
 
 def for_our_processes(
@@ -36,3 +40,30 @@ def for_our_processes(
             for name in ("provider", "payments", "shop")
         }
     return environment
+
+
+def keep(data: Path, told: Mapping[str, str], *, is_demo: bool) -> None:
+    """Leave in the folder what a demo's processes are told, for commands that a person types beside them."""
+    path = _kept(data)
+    path.unlink(missing_ok=True)
+    if is_demo:
+        ours = {name: told[name] for name in told if name.startswith("AGENTOPS_") or name in _OWN | {"PORT"}}
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(ours, file, indent=2)
+
+
+def of_a_demo(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the demo in AGENTOPS_DATA was told at its last start; nothing where the person says themselves what is meant."""
+    if _OWN & environ.keys():
+        return {}
+    try:
+        told: dict[str, str] = json.loads(
+            _kept(ROOT / (environ.get("AGENTOPS_DATA") or ".agentops")).read_text()
+        )
+    except OSError:
+        return {}
+    return told | dict(environ)
+
+
+def _kept(data: Path) -> Path:
+    return data / "environment.json"

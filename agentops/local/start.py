@@ -38,6 +38,7 @@ def start(supervisor: Supervisor, folder: Folder, port: int) -> None:
         redis_url=os.environ.get("REDIS_URL") or _start_valkey(supervisor, folder, ports["valkey"]),
         is_demo=is_demo,
     )
+    environment.keep(folder.root, told, is_demo=is_demo)
     if is_demo:
         _start_provider(supervisor, told, ports)
     with stage("schema and static files"):

@@ -323,6 +323,23 @@ def test_more_orders_are_made_on_the_command_line(story: Story) -> None:
     assert "--amount takes euro" in wrong.stderr
 
 
+def test_a_terminal_beside_the_demo_speaks_to_it_and_needs_no_more_than_its_folder(story: Story) -> None:
+    for words in (
+        ("approval", "list", "--as", "reviewer"),
+        ("policy", "show", "refund.create", "--as", "policy-owner"),
+    ):
+        beside = subprocess.run(
+            [sys.executable, "manage.py", *words],
+            cwd=ROOT,
+            env=environment(AGENTOPS_DATA=str(story.stack.data)),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert beside.returncode == 0, beside.stderr
+    assert "refund.over_ceiling" in beside.stdout
+
+
 def test_outside_the_demo_a_start_with_demo_secrets_is_refused(story: Story) -> None:
     missing = manage(story.stack, "check", "--deploy", AGENTOPS_DEMO="0")
     assert missing.returncode == 0 or "AGENTOPS_SECRET_KEY" in missing.stderr
