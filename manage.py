@@ -4,7 +4,6 @@
 import os
 import sys
 
-
 from agentops.local.environment import of_a_demo
 
 
