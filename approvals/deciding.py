@@ -10,11 +10,10 @@ from django.db import transaction
 from django.utils import timezone as zones
 
 from agentops.audit.entries import Actor, record
-from agentops.kernel import sealed
+from agentops.kernel import redaction, sealed
 from agentops.kernel.clock import now
 from agentops.kernel.ids import show, uuid7
 from agentops.kernel.problems import Conflict, Invalid, NotFound, NotYours
-from agentops.kernel.redaction import printable
 from agentops.kernel.sealed import CannotUnseal
 from agentops.tenancy import vault
 from agentops.tenancy.models import User
@@ -57,7 +56,7 @@ def decide(
     approval = Approval.objects.filter(tenant_id=tenant_id, pk=approval_id).select_related("tenant").first()
     if approval is None:
         raise NotFound("There is no such approval.")
-    reason = printable(reason.strip(), MAX_REASON_CHARS)
+    reason = redaction.reason(reason, MAX_REASON_CHARS)
     answer = VerdictOfPerson(verdict)
     given = _Answer(reviewer.pk, answer, reason, proposal_digest, channel, seen)
     try:

@@ -5,8 +5,8 @@ from typing import Any
 from uuid import UUID
 
 from agentops.audit.entries import Actor, record
+from agentops.kernel import redaction
 from agentops.kernel.problems import Conflict, Invalid, NotYours
-from agentops.kernel.redaction import printable
 from agentops.tenancy.models import User
 from operations.connectors.base import CheckFailed, Facts
 from operations.connectors.registry import ACTIONS, CONNECTORS
@@ -49,7 +49,7 @@ def lower(
     if code := why_no_part(reviewer, approval):
         note_refusal(approval, reviewer, channel, code)
         raise NotYours(refusal(code, approval), code=code)
-    reason = printable(reason.strip(), MAX_REASON_CHARS)
+    reason = redaction.reason(reason, MAX_REASON_CHARS)
     if not reason:
         raise Invalid("Say why it is lowered; it is kept.", code="reason_required")
     operation = loaded(approval.operation_id)

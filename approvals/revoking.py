@@ -4,9 +4,9 @@ from dataclasses import replace
 from uuid import UUID
 
 from agentops.audit.entries import Actor, record
+from agentops.kernel import redaction
 from agentops.kernel.clock import Now, now
 from agentops.kernel.problems import Conflict, Invalid, NotFound, NotYours
-from agentops.kernel.redaction import printable
 from agentops.kernel.transitions import swap
 from agentops.tenancy.models import User
 from operations.connectors.base import Facts
@@ -51,7 +51,7 @@ def revoke(tenant_id: int, approval_id: UUID, *, reviewer: User, reason: str, ch
     if not may_decide(reviewer, approval.tenant):
         note_refusal(approval, reviewer, channel, "no_right")
         raise NotYours(refusal("no_right", approval), code="no_right")
-    reason = printable(reason.strip(), MAX_REASON_CHARS)
+    reason = redaction.reason(reason, MAX_REASON_CHARS)
     if not reason:
         raise Invalid("Say why it is taken back; it is kept.", code="reason_required")
     actor = Actor(f"user:{reviewer.pk}", channel)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from uuid import UUID
 
 from agentops.audit.entries import Actor, record
+from agentops.kernel import redaction
 from agentops.kernel.clock import Now
 from agentops.kernel.problems import Conflict, Invalid, NotYours
-from agentops.kernel.redaction import printable
 from agentops.tenancy.models import User
 from runs.models import AgentRun, InboxMessage
 
@@ -62,7 +62,7 @@ def reopen(tenant_id: int, operation_id: UUID, *, person: User, reason: str, cha
     The proposal itself comes from a run, as every other one, and nobody who reopens an intent decides on it.
     Raises NotFound; NotYours (no_right); Invalid (reason_required); Conflict (not_ended, already_reopened).
     """
-    reason = printable(reason.strip(), MAX_REASON_CHARS)
+    reason = redaction.reason(reason, MAX_REASON_CHARS)
     operation = lock(operation_id, tenant_id=tenant_id).operation
     if not person.is_active or not person.has_perm("tenancy.settle_operations", operation.tenant):
         raise NotYours(f"You may not reopen operations of {operation.tenant}.", code="no_right")

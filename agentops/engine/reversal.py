@@ -6,8 +6,8 @@ from uuid import UUID
 from django.db import transaction
 
 from agentops.audit.entries import Actor, record
+from agentops.kernel import redaction
 from agentops.kernel.problems import Conflict, Invalid, NotFound, NotYours
-from agentops.kernel.redaction import printable
 from agentops.sdk import agents as known_agents
 from agentops.tenancy.models import User
 from agentops.tenancy.principals import Principal
@@ -36,7 +36,7 @@ def reverse(tenant_id: int, operation_id: UUID, *, person: User, reason: str, ch
     tenant = operation.tenant
     if not person.is_active or not person.has_perm("tenancy.settle_operations", tenant):
         raise NotYours(f"You may not have operations of {tenant} undone.", code="no_right")
-    reason = printable(reason.strip(), MAX_REASON_CHARS)
+    reason = redaction.reason(reason, MAX_REASON_CHARS)
     if not reason:
         raise Invalid("Say why it is to be undone; it is kept.", code="reason_required")
     agent = known_agents.agent(direct.NAME)

@@ -58,3 +58,9 @@ def printable(text: str, limit: int = 2_000) -> str:
     """Text from a model or a customer, made safe to store and to show: no NUL, no lone surrogates, no bidi controls."""
     text = re.sub(r"[\u202a-\u202e\u2066-\u2069\u200e\u200f]", "", storable(text))
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def reason(text: str, limit: int = 2_000) -> str:
+    """Why a person did something, in their words, made as safe; "" where nobody could see any of it."""
+    said = printable(text, limit).strip()
+    return said if any(letter.isprintable() and not letter.isspace() for letter in said) else ""

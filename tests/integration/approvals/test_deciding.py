@@ -38,9 +38,10 @@ def test_a_rejection_is_given_back_to_the_customer_with_its_reason(stage, order,
     assert stage.refunds(order) == []
 
 
-def test_a_rejection_without_a_reason_decides_nothing(stage, asked):
+@pytest.mark.parametrize("nothing", ["  ", "\u202e \u200b"])
+def test_a_rejection_without_a_reason_decides_nothing(stage, asked, nothing):
     with pytest.raises(Invalid) as refused:
-        stage.decide(asked, stage.reviewer(), "reject", reason="  ")
+        stage.decide(asked, stage.reviewer(), "reject", reason=nothing)
     assert refused.value.code == "reason_required"
     assert not Decision.objects.exists()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentops.kernel.redaction import MASK, mask, mask_text, printable
+from agentops.kernel.redaction import MASK, mask, mask_text, printable, reason
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,9 @@ def test_fields_that_are_named_like_a_secret_are_masked_whole_and_deep():
 def test_text_that_cannot_be_stored_or_that_lies_on_a_page_is_made_plain():
     assert printable("a\x00b\ud800c\u202ed") == "a\ufffdb?cd"
     assert printable("x" * 30, 10) == "x" * 9 + "…"
+
+
+@pytest.mark.parametrize("nothing", ["", "  ", "\u202e \u202e", "\u200b\u2060", "\u200d\n", "\u3000\u00ad"])
+def test_a_reason_that_nobody_can_see_is_none(nothing):
+    assert reason(nothing) == ""
+    assert "照片不清楚" in reason(f"{nothing}照片不清楚{nothing}")
