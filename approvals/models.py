@@ -171,7 +171,8 @@ class Approval(Stateful):
             ),
             models.Index(fields=["expires_at"], condition=Q(status="requested"), name="approval_expiring"),
             models.Index(fields=["tenant", "status", "-requested_at", "-id"], name="approval_newest"),
-            models.Index(fields=["operation"], name="approval_of_operation"),
+            models.Index(fields=["operation", "id"], name="approval_of_operation"),
+            models.Index(fields=["requested_at"], condition=Q(status="requested"), name="approval_oldest"),
             models.Index(
                 fields=["notify_at"],
                 condition=Q(status="requested", notify_at__isnull=False),

@@ -221,6 +221,11 @@ class Operation(Stateful):
             models.Index(fields=["tenant", "status", "-created_at", "-id"], name="operation_by_status"),
             models.Index(fields=["run"], name="operation_of_run"),
             models.Index(
+                fields=["connection", "provider_ref", "id"],
+                condition=~Q(provider_ref=""),
+                name="operation_of_reference",
+            ),
+            models.Index(
                 fields=["next_attempt_at"],
                 condition=Q(status__in=["approved", "executing", "unknown"]),
                 name="operation_due",

@@ -1,7 +1,5 @@
 """What a tenant may have at once, as every door checks it before it answers."""
 
-from django.db.models import Q
-
 from agentops.kernel.problems import TooMany
 from agentops.tenancy.models import Tenant
 
@@ -17,10 +15,11 @@ def leave_room(tenant: Tenant) -> None:
     Called in the transaction that has just added one, which the raise takes back. Advisory: nobody is locked, so
     requests at the same instant may go slightly above.
     """
-    open_runs = AgentRun.objects.filter(
-        Q(status=RunStatus.QUEUED) | Q(lease_owner__isnull=False), tenant=tenant
-    ).count()
-    if open_runs > tenant.open_runs:
+    of_tenant = AgentRun.objects.filter(
+        tenant=tenant
+    )  # two counts, each from an index of its own; none is both
+    queued = of_tenant.filter(status=RunStatus.QUEUED).count()
+    if queued + of_tenant.filter(lease_owner__isnull=False).count() > tenant.open_runs:
         raise TooMany(
             f"{tenant.open_runs} runs of {tenant} are queued or under way, which is its limit. Repeat the request"
             " later; nothing was started.",

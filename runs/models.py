@@ -82,7 +82,12 @@ class AgentRun(Stateful):
     sealed_input = models.BinaryField()
     sealed_result = models.BinaryField(null=True)
     conversation = models.ForeignKey(
-        Conversation, on_delete=models.PROTECT, null=True, db_constraint=False, related_name="runs"
+        Conversation,
+        on_delete=models.PROTECT,
+        null=True,
+        db_constraint=False,
+        db_index=False,
+        related_name="runs",
     )
     parent = models.ForeignKey(
         "self", on_delete=models.PROTECT, null=True, db_constraint=False, related_name="children"
@@ -229,6 +234,16 @@ class AgentRun(Stateful):
                 fields=["lease_owner"], condition=Q(lease_owner__isnull=False), name="run_leased_by"
             ),
             models.Index(fields=["tenant"], condition=Q(lease_owner__isnull=False), name="run_leased_of"),
+            models.Index(
+                fields=["conversation", "id"],
+                condition=Q(conversation__isnull=False),
+                name="run_of_conversation",
+            ),
+            models.Index(
+                fields=["conversation", "id"],
+                condition=Q(conversation__isnull=False) & ~Q(status__in=sorted(TERMINAL)),
+                name="run_unended_of",
+            ),
             models.Index(fields=["tenant", "-created_at", "-id"], name="run_newest"),
             models.Index(fields=["tenant", "status", "-created_at", "-id"], name="run_newest_by_status"),
             models.Index(

@@ -6,8 +6,6 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
-
 from agentops.audit.entries import SYSTEM, Actor
 from agentops.kernel.clock import Once, now
 from agentops.kernel.ids import show
@@ -132,8 +130,7 @@ def supersede(by: AgentRun, older: Collection[UUID], actor: Actor) -> list[Cance
 
 def _finish_what_can(ended: Sequence[AgentRun], actor: Actor) -> list[AgentRun]:
     """What `ended`, all locked and ending, have not sent never will be; those without an open effect come to their end."""
-    unsent = Operation.objects.filter(run__in=ended, status__in=UNSENT).values_list("id", flat=True)
-    for locked in lock_all(unsent):
+    for locked in lock_all(_unsent([run.id for run in ended])):
         if locked.operation.status not in UNSENT:
             continue
         withdraw(locked, actor)
@@ -150,9 +147,15 @@ def _finish_what_can(ended: Sequence[AgentRun], actor: Actor) -> list[AgentRun]:
 
 def _lock_all_interested(run_ids: Collection[UUID]) -> None:
     """These runs and every one that an unsent operation of theirs may wake, locked by id before anything else is."""
-    unsent = Interest.objects.filter(operation__run__in=run_ids, operation__status__in=UNSENT)
-    wanted = AgentRun.objects.filter(Q(pk__in=unsent.values("run_id")) | Q(pk__in=run_ids)).order_by("id")
+    interested = Interest.objects.filter(operation__in=_unsent(run_ids)).values_list("run_id", flat=True)
+    wanted = AgentRun.objects.filter(pk__in={*run_ids, *interested}).order_by("id")
     list(wanted.select_for_update(no_key=True).values_list("id", flat=True))
+
+
+def _unsent(run_ids: Collection[UUID]) -> list[UUID]:
+    """The unsent operations of these runs. Sorted out here: a statement that names the status may read every open one."""
+    rows = Operation.objects.filter(run__in=run_ids).values_list("id", "status")
+    return [operation_id for operation_id, status in rows if status in UNSENT]
 
 
 def receipt_of(run: AgentRun) -> CancelReceipt:

@@ -177,7 +177,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='approval',
-            index=models.Index(fields=['operation'], name='approval_of_operation'),
+            index=models.Index(fields=['operation', 'id'], name='approval_of_operation'),
+        ),
+        migrations.AddIndex(
+            model_name='approval',
+            index=models.Index(condition=models.Q(('status', 'requested')), fields=['requested_at'], name='approval_oldest'),
         ),
         migrations.AddIndex(
             model_name='approval',

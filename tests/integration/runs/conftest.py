@@ -1,0 +1,3 @@
+from tests.stage import stage
+
+__all__ = ["stage"]
