@@ -193,7 +193,8 @@ def test_neither_a_start_nor_an_end_nor_a_message_reads_more_where_many_have_end
         figures: dict[str, int] = {}
         with explaining(figures):
             doors()
-        return figures
+        # What is written touches each index, or none, as there is room on the row's page or not.
+        return {sql: buffers for sql, buffers in figures.items() if sql.startswith("SELECT")}
 
     informed, unknown = [], []
     doors()  # the first time it looks for more
