@@ -12,6 +12,7 @@ from agentops.kernel.clock import now
 from agentops.kernel.redaction import printable
 
 from .connectors.base import Answer
+from .connectors.wire import MAX_NESTING, is_deeper
 from .grades import declared, reliance
 from .models import Attempt, Finding, Operation
 from .states import OperationStatus, Source, Verdict
@@ -184,7 +185,7 @@ def readable(answer: Answer) -> Answer:
         answer,
         code=printable(answer.code, 60),
         detail=printable(answer.detail, 2_000),
-        receipt=_readable(answer.receipt),
+        receipt={} if is_deeper(answer.receipt, MAX_NESTING) else _readable(answer.receipt),
         retry_after_seconds=wait,
     )
     if reference == answer.provider_ref:

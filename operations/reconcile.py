@@ -22,6 +22,7 @@ from .states import OperationStatus, Source, Verdict
 log = logger(__name__)
 
 LOOK_UP_LEASE_SECONDS = 30
+FAULT_SECONDS = 60.0  # until an operation is tried again that could not be carried on
 OTHER_RELEASE_SECONDS = 10.0  # for a worker of the operation's release to have taken it
 
 
@@ -54,9 +55,18 @@ def _of_this_release() -> Q:
 
 
 def carry_on(operation_id: UUID, authority: Authority, *, worker: str) -> Operation:
-    """What a machine does with a due operation, whether or not any worker of its run lives."""
-    operation = reconcile(operation_id)
-    return dispatch(operation.id, authority, worker=worker)
+    """What a machine does with a due operation, whether or not any worker of its run lives.
+
+    One with which it cannot be done (a fault of ours) is put off for a while: the first in the list must not be for ever
+    the same ones.
+    """
+    try:
+        operation = reconcile(operation_id)
+        return dispatch(operation.id, authority, worker=worker)
+    except Exception:
+        again = now() + timedelta(seconds=FAULT_SECONDS)
+        Operation.objects.filter(pk=operation_id, next_attempt_at__lte=Now()).update(next_attempt_at=again)
+        raise
 
 
 def reconcile(operation_id: UUID) -> Operation:

@@ -65,7 +65,8 @@ def _handed_over(
 
 
 def _refused(code: int, said: bytes | str) -> Answer:
-    verdict = Verdict.REFUSED if code >= 500 else Verdict.NOT_SENT  # 4xx is "not now"
+    """4xx is "not now", 5xx is "no"; any other word, or none that can be read, proves nothing."""
+    verdict = {4: Verdict.NOT_SENT, 5: Verdict.REFUSED}.get(code // 100, Verdict.UNKNOWN)
     return Answer(verdict, code=f"smtp_{code}", detail=_said(code, said))
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Literal, get_args
 
 from django.conf import settings
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from pydantic import Field as Limit
 
 from agentops.kernel.canonical import serialise
@@ -32,6 +32,17 @@ from operations.connectors.wire import Lost, NotSent
 from operations.states import Verdict
 
 from . import reading
+
+MAX_CURSOR_CHARS = 200
+Name = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,120}$")]
+
+
+class _Change(BaseModel):
+    """Of a change that the shop lists, what we rely on."""
+
+    id: Name
+    operation_id: str | None = None
+    order: Name | None = None
 
 
 class CancelParams(BaseModel):
@@ -196,18 +207,20 @@ class ShopConnector(HttpConnector):
             reply = self.read(ground, "/changes", query)
         except (NotSent, Lost) as error:
             raise CheckFailed("shop_unreachable", str(error), retryable=True) from error
-        changes = reply.fields.get("changes")
-        if reply.status != 200 or not isinstance(changes, list):
+        changes, after = reply.fields.get("changes"), reply.fields.get("next") or ""
+        is_list = isinstance(changes, list) and isinstance(after, str) and len(after) <= MAX_CURSOR_CHARS
+        if reply.status != 200 or not is_list or (after and after == cursor):
             detail = f"The shop does not list its changes (HTTP {reply.status})."
             raise CheckFailed("cannot_list", detail, retryable=True)
-        told = [each for change in changes if (each := self.tell(change)) is not None]
-        return Page(told, str(reply.fields.get("next") or ""))
+        told = [each for change in changes or [] if (each := self.tell(change)) is not None]
+        return Page(told, after)
 
     def tell(self, effect: Mapping[str, Json]) -> Told | None:
-        reference, owner = effect.get("id"), effect.get("operation_id") or ""
-        if not isinstance(reference, str) or not reference or not isinstance(owner, str):
+        try:
+            change = _Change.model_validate(effect)
+        except ValidationError:
             return None
-        return Told(owner, reference, effect, thing=str(effect.get("order") or ""))
+        return Told(change.operation_id or "", change.id, effect, thing=change.order or "")
 
     def intent_of(self, told: Told) -> Intent | None:
         effect = told.effect

@@ -129,32 +129,35 @@ def read_refund(call: Call, refund: str) -> dict[str, Any]:
 
 
 def refunds_of(call: Call, charge: str) -> list[dict[str, Any]]:
-    """Every refund of the charge, newest first. Raises Unreadable, also where there are too many to read."""
+    """Every refund of the charge once, newest first. Raises Unreadable, also where there are too many to read."""
+    found: dict[str, dict[str, Any]] = {}
+    after, has_more, count = "", True, 0
+    while has_more:
+        refunds, has_more = _page(call, {"charge": charge}, after)
+        found |= {refund["id"]: refund for refund in refunds}
+        count += len(refunds)
+        if count > MAX_REFUNDS:
+            raise Unreadable(200, "too_many_refunds", f"The charge has more than {MAX_REFUNDS} refunds.")
+        after = refunds[-1]["id"] if has_more else ""
+    return list(found.values())
 
-    def pages() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        page = _client(call, _reader(call)).v1.refunds.list({"charge": charge, "limit": PAGE_LENGTH})
-        for refund in page.auto_paging_iter():
-            found.append(refund.to_dict())
-            if len(found) > MAX_REFUNDS:
-                raise Unreadable(200, "too_many_refunds", f"The charge has more than {MAX_REFUNDS} refunds.")
-        return found
 
-    return _read(pages)
-
-
-def refunds_within(call: Call, window: Window, after: str) -> tuple[list[Any], bool]:
+def refunds_within(call: Call, window: Window, after: str) -> tuple[list[dict[str, Any]], bool]:
     """One page of the account's refunds made in a window, newest first, and whether there are more. Raises Unreadable."""
-    wanted: Any = {
-        "created": {"gte": int(window.since.timestamp()), "lte": int(window.until.timestamp())},
-        "limit": PAGE_LENGTH,
-    }
-    if after:
-        wanted["starting_after"] = after
+    created = {"gte": int(window.since.timestamp()), "lte": int(window.until.timestamp())}
+    return _page(call, {"created": created}, after)
 
-    def page() -> tuple[list[Any], bool]:
+
+def _page(call: Call, of: dict[str, Any], after: str) -> tuple[list[dict[str, Any]], bool]:
+    wanted: Any = {**of, "limit": PAGE_LENGTH} | ({"starting_after": after} if after else {})
+
+    def page() -> tuple[list[dict[str, Any]], bool]:
         found = _client(call, _reader(call)).v1.refunds.list(wanted)
-        return [refund.to_dict() for refund in found.data], bool(found.has_more)
+        refunds = [refund.to_dict() for refund in found.data]
+        ids = [str(refund["id"]) for refund in refunds]
+        if found.has_more and (not ids or ids[-1] == after):
+            raise Unreadable(200, "list_without_end", "The list says that there is more, and does not go on.")
+        return refunds, bool(found.has_more)
 
     return _read(page)
 
@@ -166,7 +169,8 @@ def _read[T](ask: Callable[[], T]) -> T:
         raise Unreadable(None, "unreachable", str(error)) from error
     except stripe.StripeError as error:
         raise Unreadable(error.http_status, error.code or "", str(error.user_message or "")) from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # JSON that is no object of Stripe's
+    # JSON that is no object of Stripe's.
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise Unreadable(200, "unreadable", "The answer is nothing that Stripe would say.") from error
 
 

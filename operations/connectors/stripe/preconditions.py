@@ -1,13 +1,17 @@
 """What a refund rests on: the shop says whose charge it is, Stripe what the charge can still give."""
 
 from collections import Counter
+from typing import Annotated
 
 from pydantic import BaseModel, ValidationError
+from pydantic import Field as Limit
 
 from operations.connectors.base import Call, CheckFailed, Fact, Facts, Field, Guard
 from operations.connectors.shop import reading
 
 from .refunds import RefundParams, counts
+
+Minor = Annotated[int, Limit(ge=0, lt=10**15)]
 
 
 class _Card(BaseModel):
@@ -22,8 +26,8 @@ class _PaidWith(BaseModel):
 class _Charge(BaseModel):
     """Of Stripe's charge, what we rely on."""
 
-    amount_captured: int
-    amount_refunded: int
+    amount_captured: Minor
+    amount_refunded: Minor
     currency: str
     status: str
     captured: bool
@@ -45,7 +49,7 @@ class _Charge(BaseModel):
 
 
 class _Refund(BaseModel):
-    amount: int
+    amount: Minor
     metadata: dict[str, str] | None = None
 
     @property

@@ -209,6 +209,8 @@ def _error(**fields: str) -> bytes:
         (200, b"[]", Verdict.CONTRADICTION),
         (200, b'"refund"', Verdict.CONTRADICTION),
         (204, b"", Verdict.CONTRADICTION),
+        (200, b'{"id": ' + b"[" * 2_000 + b"]" * 2_000 + b"}", Verdict.CONTRADICTION),
+        (200, b'{"id": ' + b"[" * 90_000 + b"]" * 90_000 + b"}", Verdict.CONTRADICTION),
         (302, b"", Verdict.UNKNOWN),
         (400, b"not json", Verdict.UNKNOWN),
         (400, b'{"error": "a word"}', Verdict.UNKNOWN),

@@ -1,12 +1,13 @@
 """What a look-up says: not there, there, settled later, undone, twice, and nothing at all."""
 
+import json
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from operations.connectors.base import Window
+from operations.connectors.base import CheckFailed, Window
 from operations.states import Verdict
 from tests.conformance.connectors.servers import Scripted
 from tests.conformance.connectors.subjects import SUBJECTS, Subject
@@ -84,6 +85,60 @@ def test_an_answer_that_nobody_expects_is_neither_absence_nor_effect(
     call = http_subject.call(provider, base_url=scripted.url)
     scripted.says(status, body)
     assert http_subject.connector.look_up(call).verdict in (Verdict.UNKNOWN, Verdict.CONTRADICTION)
+
+
+def _refunds(call, *ids: str, has_more: bool) -> bytes:
+    ours = {
+        "object": "refund", "amount": call.amount_minor, "currency": "eur", "status": "succeeded",
+        "charge": call.params["charge"], "metadata": {"operation_id": call.operation_id},
+    }  # fmt: skip
+    data = [{"id": each, **ours} for each in ids]
+    return json.dumps({"object": "list", "url": "/v1/refunds", "has_more": has_more, "data": data}).encode()
+
+
+def test_an_effect_that_a_list_shows_twice_is_one(provider: Provider, scripted: Scripted) -> None:
+    call = REFUND.call(provider, base_url=scripted.url)
+    scripted.says(200, _refunds(call, "re_1", "re_1", has_more=False))
+    found = REFUND.connector.look_up(call)
+    assert (found.verdict, found.provider_ref) == (Verdict.APPLIED, "re_1")
+
+
+@pytest.mark.parametrize("ids", [(), ("re_1",), ("re_1", "re_2")])
+def test_a_list_that_says_there_is_more_and_does_not_go_on_proves_nothing(
+    provider: Provider, scripted: Scripted, ids: tuple[str, ...]
+) -> None:
+    call = REFUND.call(provider, base_url=scripted.url)
+    scripted.says(200, _refunds(call, *ids, has_more=True))
+    found = REFUND.connector.look_up(call)
+    assert (found.verdict, found.code) == (Verdict.UNKNOWN, "list_without_end")
+    assert len(scripted.taken) <= 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"[]", b"{}", b'{"changes": [], "next": [1]}', b'{"changes": [], "next": "here"}', b'{"changes": [], "next": "%s"}' % (b"x" * 201),
+        b'{"object": "list", "data": [], "has_more": true}', b'{"object": "list", "data": [{"a": 1}], "has_more": true}',
+        b'{"data": ' + b"[" * 2_000 + b"]" * 2_000 + b"}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("subject", [REFUND, CANCEL], ids=lambda subject: subject.name)
+def test_a_list_that_cannot_be_read_is_said_so(
+    provider: Provider, scripted: Scripted, subject: Subject, body: bytes
+) -> None:
+    call, at = subject.call(provider, base_url=scripted.url), datetime.now(UTC)
+    scripted.says(200, body)
+    with pytest.raises(CheckFailed) as failed:
+        subject.connector.list_effects(call, Window(at, at), "here")
+    assert failed.value.retryable
+
+
+def test_of_a_list_only_what_can_be_named_is_told(provider: Provider, scripted: Scripted) -> None:
+    call, at = CANCEL.call(provider, base_url=scripted.url), datetime.now(UTC)
+    garbage = [1, None, "x", {}, {"id": "\x00"}, {"id": "x" * 121}, {"id": "can_2", "order": ["A-1"]}]
+    scripted.says(200, json.dumps({"changes": [*garbage, {"id": "can_1", "order": "A-1"}]}).encode())
+    page = CANCEL.connector.list_effects(call, Window(at, at), "")
+    assert [(each.provider_ref, each.thing) for each in page.effects] == [("can_1", "A-1")]
 
 
 @pytest.mark.parametrize("subject", [REFUND, NOTE], ids=lambda subject: subject.name)

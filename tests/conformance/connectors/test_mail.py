@@ -96,7 +96,17 @@ def test_a_mail_server_that_refuses_is_believed(
 
 @pytest.mark.parametrize(
     ("said", "verdict"),
-    [("", Verdict.UNKNOWN), ("554 it is spam", Verdict.REFUSED), ("451 try again", Verdict.NOT_SENT)],
+    [
+        ("", Verdict.UNKNOWN),
+        ("554 it is spam", Verdict.REFUSED),
+        ("451 try again", Verdict.NOT_SENT),
+        (
+            "?#! taken",
+            Verdict.UNKNOWN,
+        ),  # a yes or a no, garbled on the way: sent again it may be a second mail
+        ("354 go on", Verdict.UNKNOWN),
+        ("999 what", Verdict.UNKNOWN),
+    ],
 )
 def test_after_the_message_only_a_word_of_the_server_proves_anything(
     provider: Provider, mail_server: MailServer, said: str, verdict: Verdict

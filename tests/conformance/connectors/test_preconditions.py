@@ -198,7 +198,19 @@ def test_a_shop_that_cannot_be_asked_can_be_asked_later(
     assert (failed.code, failed.retryable) == (code, True)
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"amount_captured": null}'])
+CHARGE = (
+    b'{"amount_captured": %d, "amount_refunded": 0, "currency": "eur", "status": "succeeded", "captured": true,'
+    b' "disputed": false, "object": "list", "data": [], "has_more": false}'
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"[]", b"{}", b'{"amount_captured": null}', CHARGE % 10**30, CHARGE % -1,
+        b'{"id": ' + b"[" * 2_000 + b"]" * 2_000 + b"}",
+    ],
+)  # fmt: skip
 def test_an_answer_that_cannot_be_read_is_no_fact(
     provider: Provider, scripted: Scripted, settings, body: bytes
 ) -> None:

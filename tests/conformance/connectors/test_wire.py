@@ -113,15 +113,36 @@ def test_a_refund_carries_its_marks_and_nobodys_words(provider: Provider, script
     assert STRIPE_KEY not in repr(call)
 
 
+@pytest.mark.parametrize(
+    ("head", "drop"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\n", b"X-Drop: 1\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0"),
+    ],
+    ids=["body", "headers", "size of a chunk"],
+)
 def test_an_answer_that_drips_ends_with_the_time_out(
-    provider: Provider, http_subject: Subject, scripted: Scripted
+    provider: Provider, http_subject: Subject, scripted: Scripted, head: bytes, drop: bytes
 ) -> None:
     call = http_subject.call(provider, base_url=scripted.url, timeout_seconds=0.5)
-    scripted.parts = [b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", *[b" "] * 20]
+    scripted.parts = [head, *[drop] * 20]
     scripted.pause_seconds = 0.1
     began = time.monotonic()
     assert http_subject.send(call).verdict == Verdict.UNKNOWN
     assert time.monotonic() - began < 1.0
+
+
+def test_a_credential_that_fits_no_header_is_surely_not_sent_and_stands_in_no_message(
+    provider: Provider, scripted: Scripted
+) -> None:
+    for subject in (SUBJECTS[0], SUBJECTS[1]):
+        call = subject.call(provider, base_url=scripted.url, credential="sk_test_gehei\u00e9m")
+        answer = subject.send(call)
+        assert answer.verdict == Verdict.NOT_SENT
+        assert "gehei" not in repr(answer)
+        assert subject.connector.look_up(call).verdict == Verdict.UNREACHABLE
+    assert scripted.taken == []
 
 
 def test_an_answer_without_end_or_without_measure_is_unknown(

@@ -17,7 +17,7 @@ from operations.dispatch import depart, loaded, send
 from operations.evidence import Evidence, key_lives, may_be_sent_again
 from operations.findings import take
 from operations.models import Attempt, Finding, Incident
-from operations.reconcile import reconcile
+from operations.reconcile import carry_on, due, reconcile
 from operations.states import OperationStatus as S
 from operations.states import Source, Verdict
 from tests import factories
@@ -221,6 +221,34 @@ def test_a_yes_under_a_name_that_cannot_be_kept_is_a_contradiction_and_on_record
     assert (made.status, made.provider_ref) == (S.UNKNOWN, "")
     found = Finding.objects.get(operation=made, source="answer")
     assert (found.verdict, found.code) == ("contradiction", "unusable_reference")
+
+
+def test_a_receipt_too_deep_to_be_kept_is_left_out_and_the_effect_is_not(ledger, order):
+    made, deep = on_its_way(ledger, order), []
+    for _ in range(3_000):
+        deep = [deep]
+    made = take(made.id, answered(Verdict.APPLIED, 1, provider_ref="re_1", receipt={"metadata": deep}))
+    assert (made.status, made.provider_ref) == ("succeeded", "re_1")
+    assert queries.receipt(made) == {"provider_ref": "re_1", "found_by": "answer"}
+
+
+def test_what_cannot_be_carried_on_is_put_off_so_that_others_are_due(ledger, order, monkeypatch):
+    ledger.provider.fault("rate_limited", times=1, door="payments")
+    ledger.ask(ledger.run(), order)
+    (made,) = ledger.operations(order)
+    ledger.move_clock(120)
+    assert due() == [made.id]
+
+    def check(call):
+        raise RuntimeError("a fault of the connector")
+
+    with monkeypatch.context() as broken, pytest.raises(RuntimeError):
+        broken.setattr(STRIPE, "check", check)
+        carry_on(made.id, AUTHORITY, worker="test")
+    assert due() == []
+    ledger.move_clock(120)
+    assert due() == [made.id]
+    assert carry_on(made.id, AUTHORITY, worker="test").status == "succeeded"
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e300, -5.0])
