@@ -10,7 +10,7 @@ from agentops.tenancy.models import Membership
 from approvals import queries, rights
 from approvals.models import Approval, Decision, ReviewLimit
 from operations.connectors.base import Answer
-from operations.states import Verdict
+from operations.states import OperationStatus, Verdict
 from tests import factories
 from tests.stage import together
 from tests.world import GIFT
@@ -73,6 +73,21 @@ def test_a_day_is_counted_in_the_tenants_zone_by_person_and_by_group_and_what_ca
     world.move_clock(24 * 3600 - local % (24 * 3600) + 1)  # midnight in Tokyo
     if Approval.objects.get(pk=approvals[4].pk).expires_at > now():
         assert world.decide(approvals[4], gita).status == "approved"
+
+
+def test_a_yes_before_midnight_takes_of_its_own_day_however_late_it_is_sent(world, settings):
+    settings.AGENTOPS_HOLD_SECONDS = 3_600
+    person = factories.person(world.tenant, each_minor=40_000)
+    person.review_limits.update(day_minor=60_000)
+    world.move_clock(24 * 3_600 - now().timestamp() % (24 * 3_600) - 1_800)  # half an hour before midnight
+    before, after = world.ask(), world.ask()
+    world.decide(before, person)
+    world.move_clock(2_400)
+    world.decide(after, person)
+    world.move_clock(1_260)
+    assert world.send(before.operation).status == OperationStatus.SUCCEEDED
+    world.move_clock(2_400)
+    assert world.send(after.operation).status == OperationStatus.SUCCEEDED
 
 
 def test_a_proposal_that_two_of_a_group_agreed_to_is_counted_once_in_the_groups_day(still_world):
