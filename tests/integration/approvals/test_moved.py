@@ -412,3 +412,15 @@ def code_in_audit(approval: Approval) -> str:
     entry = AuditEntry.objects.get(verb=f"approval.{approval.status}", object_id=approval.public_id)
     place = Place("audit_auditentry", str(entry.id), "detail")
     return vault.unseal(place, entry.sealed_detail)["code"]
+
+
+def test_time_that_ran_out_is_no_broken_ground_however_often_it_does(world, monkeypatch):
+    case = asked(world, monkeypatch)
+    for _ in range(4):
+        approval = world.open_of(case.operation)
+        assert approval.round == 0
+        world.decide(approval, case.reviewer)
+        world.move_clock(24 * 3_600 + 1)
+        assert world.send(case.operation).status == S.PENDING
+    world.decide(world.open_of(case.operation), case.reviewer)
+    assert world.send(case.operation).status == S.SUCCEEDED
