@@ -98,7 +98,7 @@ class StartRun(Asked):
         ),
     ] = None
     budget_cents: Annotated[
-        int | None, Field(ge=0, le=1_000_000, description="What its model turns may cost, in US cents.")
+        int | None, Field(ge=1, le=1_000_000, description="What its model turns may cost, in US cents.")
     ] = None
     max_steps: Annotated[
         int | None, Field(ge=1, le=10_000, description="Never more than the agent's own limit.")

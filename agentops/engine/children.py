@@ -65,6 +65,8 @@ def start(live: LiveRun, step: str, wanted: Child, fence: Callable[[], None]) ->
     agent = sdk_agents.offered(wanted.agent)
     if agent is None:
         raise Terminal(f"There is no agent {wanted.agent}.", code="unknown_agent")
+    if wanted.budget_cents is not None and wanted.budget_cents < 1:
+        raise Terminal("A run's budget is one cent at least.", code="budget")
     return _start(live, step, agent, wanted, fence)
 
 

@@ -126,6 +126,7 @@ def test_an_unknown_agent_is_named_with_those_there_are(caller):
         ("dedupe_key", "x" * 121, "/dedupe_key"),
         ("conversation_id", "", "/conversation_id"),
         ("budget_cents", -1, "/budget_cents"),
+        ("budget_cents", 0, "/budget_cents"),
         ("budget_cents", "5", "/budget_cents"),
         ("budget_cents", 1.5, "/budget_cents"),
         ("max_steps", 0, "/max_steps"),

@@ -132,4 +132,6 @@ def test_an_agent_is_paused_and_resumed(stage, emil):
     assert "again" in told("agent", "resume", "assistant", "--as", "emil", "--reason", "Mended.")
     assert not AgentPause.objects.exists()
     assert refused("agent", "pause", "no-such", "--as", "emil", "--reason", "x")[0] == 4
+    free = refused("run", "start", "support-agent", "x", "--budget-cents", "0", "--as", "emil")
+    assert "one cent at least" in free[1]
     assert refused("run", "start", "no-such", "x", "--as", "emil")[0] == 4

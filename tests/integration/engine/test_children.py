@@ -241,6 +241,18 @@ def test_another_question_under_the_same_key_is_refused(stage, parent):
     assert (run.status, run.error_code) == ("failed", "journal_mismatch")
 
 
+def test_no_budget_is_no_licence(stage, parent):
+    """Nothing is not without limit: a run that may spend nothing is not begun."""
+
+    def work(ctx):
+        with pytest.raises(Terminal) as refused:
+            ctx.run("helper", "q", budget_cents=0)
+        return refused.value.code
+
+    run = stage.carry_on(stage.start("x", parent(work)))
+    assert (answer(run), run.children.count()) == ("budget", 0)
+
+
 @pytest.mark.parametrize(
     ("declared", "wanted", "code"),
     [

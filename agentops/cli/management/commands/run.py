@@ -124,6 +124,8 @@ class Command(BaseCommand):
             raise CommandError(
                 f"There is no agent {agent!r}; name one of: {names}.", returncode=people.NOT_THERE
             )
+        if budget_cents is not None and budget_cents < 1:
+            raise CommandError("A budget is one cent at least: without one the run has its agent's own.")
         asked = Start(input=input, actor=actor, budget_cents=budget_cents)
         rules = published(where.id, known)
         with transaction.atomic():
