@@ -30,7 +30,7 @@ from .moves import Locked, lock, move, retried
 from .outcomes import send_again
 from .patience import has_person
 from .reconcile import ask
-from .states import FINAL, OperationStatus, PersonsVerdict, Source, Verdict
+from .states import FINAL, WITHOUT_EFFECT, OperationStatus, PersonsVerdict, Source, Verdict
 
 MAX_WORDS_CHARS = 2_000
 LOOK_HOURS = 24  # how long a person's "keep looking" holds back the next question, unless said otherwise
@@ -73,7 +73,7 @@ def settle(tenant_id: int, operation_id: UUID, says: Says, *, person: User, chan
     """Let a person's word act on an operation in doubt, as a finding, where nobody was quicker.
 
     Raises NotFound; NotYours (no_right, own_request); Invalid (reason_required, reference_required); Conflict
-    (not_in_doubt, not_quiet, not_confirmed, not_safe, cannot_look, already_asked).
+    (not_in_doubt, not_quiet, not_confirmed, of_another, not_safe, cannot_look, already_asked).
     """
     operation = (
         Operation.objects.select_related("tenant").filter(tenant_id=tenant_id, pk=operation_id).first()
@@ -92,7 +92,7 @@ def settle(tenant_id: int, operation_id: UUID, says: Says, *, person: User, chan
 
 
 def _entitled(operation: Operation, person: User, channel: str) -> None:
-    if person.is_active and person.has_perm("tenancy.settle_operations", operation.tenant):
+    if _may_settle(operation, person):
         return
     with transaction.atomic():
         record(
@@ -104,6 +104,10 @@ def _entitled(operation: Operation, person: User, channel: str) -> None:
             security=True,
         )
     raise NotYours(f"You may not settle operations of {operation.tenant}.", code="no_right")
+
+
+def _may_settle(operation: Operation, person: User) -> bool:
+    return person.is_active and person.has_perm("tenancy.settle_operations", operation.tenant)
 
 
 def _complete(says: Says) -> Says:
@@ -127,6 +131,21 @@ def _not_before_quiet(operation: Operation, says: Says) -> None:
             f"A request may still be on its way or not yet be seen. Look again after {quiet_at:%H:%M:%S} UTC.",
             code="not_quiet",
             extra={"quiet_at": quiet_at.isoformat()},
+        )
+
+
+def _not_of_another(operation: Operation, says: Says) -> None:
+    """One effect is the proof of one operation; where the provider can be asked, it says so before."""
+    if not says.provider_ref:
+        return
+    proved = Operation.objects.filter(
+        tenant_id=operation.tenant_id, connection=operation.connection, provider_ref=says.provider_ref
+    )
+    other = proved.exclude(pk=operation.pk).exclude(status__in=WITHOUT_EFFECT).first()
+    if other is not None:
+        raise Conflict(
+            f"{says.provider_ref} is the effect of {other}. Give the reference of this one's.",
+            code="of_another",
         )
 
 
@@ -162,6 +181,7 @@ def _act(operation_id: UUID, says: Says, person: User, channel: str, checked: _C
     if operation.status not in (_S.UNKNOWN, _S.ESCALATED):
         return Settled(operation, "quicker")  # and what the person said is no evidence against what was found
     _not_before_quiet(operation, says)
+    _not_of_another(operation, says)
     if says.verdict == _P.SEND_AGAIN and not may_be_sent_by_a_person(operation):
         raise Conflict(
             "Sending again is not safe: nothing would stop a second effect. Look at the provider, then say"
@@ -197,8 +217,13 @@ def _act(operation_id: UUID, says: Says, person: User, channel: str, checked: _C
 def _first_of_two(
     operation: Operation, opened: Settlement | None, says: Says, person: User
 ) -> Settlement | None:
-    """What another person has said already and `person` now says too, with which it is enough."""
+    """What another person has said already and `person` now says too, with which it is enough.
+
+    The word of one who has lost the right since is none any more.
+    """
     if opened is None or opened.by_id == person.pk or not _same(opened, says):
+        return None
+    if not _may_settle(operation, opened.by):
         return None
     if f"user:{person.pk}" in requesters_of(operation.run):
         raise NotYours("You asked for this operation, so somebody else confirms.", code="own_request")

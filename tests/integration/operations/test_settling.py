@@ -209,6 +209,29 @@ def test_above_the_limit_a_second_person_confirms_and_nobody_twice(stage, escala
     assert verbs.filter(verb="operation.settle_confirmed", actor=f"user:{second.pk}").count() == 1
 
 
+def test_the_word_of_somebody_who_has_lost_the_right_since_is_none(stage, escalated):
+    _order, made = escalated
+    gone, second, third = (factories.settler(stage.tenant, each_minor=0) for _ in range(3))
+    assert say(made, gone, P.DID_NOT, PROOF).how == "waits"
+    gone.groups.clear()
+    assert say(made, second, P.DID_NOT, PROOF).how == "waits"
+    assert say(made, third, P.DID_NOT, PROOF).how == "settled"
+    (settled,) = Settlement.objects.filter(closed_as="settled")
+    assert (settled.by, settled.confirmed_by) == (second, third)
+
+
+def test_the_effect_of_another_operation_proves_nothing_even_where_nobody_can_be_asked(stage, escalated):
+    _order, made = escalated
+    factories.policy(stage.tenant, "refund.create", factories.ALWAYS)
+    other = operation(stage.carry_on(stage.ask_refund(stage.order(2_000))))
+    stage.rest()
+    stage.provider.fault("unreachable")
+    for person in (factories.settler(stage.tenant), factories.settler(stage.tenant)):
+        refused("of_another", say, made, person, P.HAPPENED, provider_ref=other.provider_ref)
+    assert loaded(made.id).status == "escalated"
+    assert not Settlement.objects.exists()
+
+
 def test_the_actions_own_limit_comes_before_the_general_one_and_no_other_actions_counts(stage, escalated):
     _order, made = escalated
     person = factories.settler(stage.tenant, each_minor=0)
