@@ -129,9 +129,9 @@ def intend(
         raise Terminal(
             f"{action_name} needs a reference that tells two requests apart.", code="invalid_params"
         )
-    connection = Connection.objects.filter(
-        tenant_id=run.tenant_id, connector=action.connector, enabled=True
-    ).first()
+    usable = Connection.objects.filter(tenant_id=run.tenant_id, connector=action.connector, enabled=True)
+    # A live one before its tested twin, which is there for the contract test alone.
+    connection = usable.order_by("mode", "id").first()
     if connection is None:
         raise Terminal(f"This tenant has no connection for {action_name}.", code="no_connection")
     amount = action.amount(valid)

@@ -4,6 +4,7 @@ import pytest
 
 from agentops.audit.entries import SYSTEM
 from agentops.engine.control import cancel_run
+from operations.grades import reliance
 from operations.models import Interest, Operation
 from operations.services import remaining_minor
 from operations.states import OperationStatus
@@ -138,6 +139,15 @@ def test_money_of_an_operation_in_doubt_stays_promised(stage):
     stage.rest()
     target = operation(run).target
     assert remaining_minor(target, but=target.id) == 0
+
+
+def test_what_is_proposed_goes_to_the_live_account_and_not_to_its_tested_twin(stage):
+    live = factories.connection(
+        stage.tenant, "stripe", stage.provider.payments_url, name="live", mode="live", grade=""
+    )
+    made = operation(stage.carry_on(stage.ask_refund(stage.order())))
+    assert made.connection_id == live.id
+    assert reliance(live).keys  # by the twin's proofs
 
 
 @pytest.mark.parametrize(
