@@ -8,6 +8,16 @@ from .connectors.registry import CONNECTORS
 from .models import Connection
 from .states import Grade, Outcome
 
+NOTHING = Abilities(
+    honours_idempotency_keys=False,
+    key_lifetime_seconds=0,
+    replays_errors=False,
+    refuses_changed_body=False,
+    can_look_up=False,
+    look_up_lag_seconds=0,
+    can_list=False,
+)
+
 
 @dataclass(frozen=True)
 class Reliance:
@@ -18,7 +28,9 @@ class Reliance:
 
 
 def declared(connection: Connection) -> Abilities:
-    return CONNECTORS[connection.connector].abilities_at(connection.base_url)
+    """What its connector declares; nothing where a release has none of that name any more."""
+    connector = CONNECTORS.get(connection.connector)
+    return connector.abilities_at(connection.base_url) if connector else NOTHING
 
 
 def grade_of(proved: Collection[str]) -> Grade:

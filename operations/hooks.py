@@ -53,7 +53,7 @@ def receive(connection_id: UUID, headers: Mapping[str, str], body: bytes) -> Hoo
         pk=connection_id, sealed_hook_secret__isnull=False
     )
     connection = found.first()
-    if connection is None:
+    if connection is None or connection.connector not in CONNECTORS:
         raise NotFound("There is no such connection, or its provider sends no messages.")
     with bound_contextvars(tenant=connection.tenant.slug):
         message = _read(connection, headers, body)

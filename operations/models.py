@@ -142,8 +142,8 @@ class Operation(Stateful):
     dispatch_after = models.DateTimeField(null=True)
     next_attempt_at = models.DateTimeField(null=True)  # next try, or next look-up
     quiet_at = models.DateTimeField(null=True)  # before it, "not found" means nothing
-    attempts = models.PositiveSmallIntegerField(default=0)
-    findings_taken = models.PositiveSmallIntegerField(default=0)
+    attempts = models.PositiveIntegerField(default=0)
+    findings_taken = models.PositiveIntegerField(default=0)
     in_doubt = models.BooleanField(
         default=False
     )  # an attempt may have had an effect, and nothing proves otherwise
@@ -271,7 +271,7 @@ class Attempt(models.Model):
     operation = models.ForeignKey(
         Operation, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="tries"
     )
-    number = models.PositiveSmallIntegerField()
+    number = models.PositiveIntegerField()
     tenant = models.ForeignKey(
         Tenant, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+"
     )
@@ -293,13 +293,13 @@ class Finding(models.Model):
     operation = models.ForeignKey(
         Operation, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="findings"
     )
-    number = models.PositiveSmallIntegerField()
+    number = models.PositiveIntegerField()
     tenant = models.ForeignKey(
         Tenant, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+"
     )
     source = models.CharField(max_length=16, choices=Source)
     verdict = models.CharField(max_length=16, choices=Verdict)
-    attempt = models.PositiveSmallIntegerField(null=True)
+    attempt = models.PositiveIntegerField(null=True)
     provider_ref = models.CharField(max_length=120, blank=True)
     code = models.CharField(max_length=60, blank=True)
     sealed_evidence = models.BinaryField()

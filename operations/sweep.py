@@ -99,6 +99,8 @@ def sweep_due(authority: Authority) -> int:
             went += 1
         except CheckFailed as failed:
             log.warning("sweep_cannot_read", connection=connection.public_id, code=failed.code)
+        except Exception:  # a fault with one provider's list is none with the others'
+            log.exception("sweep_failed", connection=connection.public_id)
     return went
 
 

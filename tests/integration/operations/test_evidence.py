@@ -21,6 +21,7 @@ from operations.reconcile import carry_on, due, reconcile
 from operations.states import OperationStatus as S
 from operations.states import Source, Verdict
 from tests import factories
+from tests.stage import sql
 
 STRIPE = CONNECTORS["stripe"]
 LEASE_SECONDS = 5 + 10 + 5  # to leave within, to be answered within, and a margin
@@ -230,6 +231,15 @@ def test_a_receipt_too_deep_to_be_kept_is_left_out_and_the_effect_is_not(ledger,
     made = take(made.id, answered(Verdict.APPLIED, 1, provider_ref="re_1", receipt={"metadata": deep}))
     assert (made.status, made.provider_ref) == ("succeeded", "re_1")
     assert queries.receipt(made) == {"provider_ref": "re_1", "found_by": "answer"}
+
+
+def test_look_ups_and_tries_over_many_months_are_all_on_record(ledger, order):
+    made = in_doubt(ledger, order)
+    sql("UPDATE operations_operation SET findings_taken = 40000, attempts = 40000 WHERE id = %s", made.id)
+    take(made.id, Evidence(Source.LOOK_UP, Answer(Verdict.ABSENT)))
+    made = take(made.id, answered(Verdict.APPLIED, 40_000, provider_ref="re_1", receipt={}))
+    assert (made.status, made.findings_taken) == ("succeeded", 40_002)
+    assert Finding.objects.filter(operation_id=made.id, number=40_002, attempt=40_000).exists()
 
 
 def test_what_cannot_be_carried_on_is_put_off_so_that_others_are_due(ledger, order, monkeypatch):

@@ -241,6 +241,18 @@ def test_a_sweep_goes_on_where_it_was_cut_and_misses_no_day(stage, payments, mon
     assert second.until > first.until + 8 * (sweep.EVERY)
 
 
+def test_one_list_that_cannot_be_gone_through_stops_no_other(stage, payments, monkeypatch):
+    gone = factories.connection(stage.tenant, "shop", "", name="gone")
+    Connection.objects.filter(pk=gone.pk).update(connector="gone")  # a release without it
+
+    def listed(*_):
+        raise RuntimeError("a fault of the connector")
+
+    monkeypatch.setattr(CONNECTORS["stripe"], "list_effects", listed)
+    assert [row.connector for row in sweep.due()] == ["stripe", "shop"]
+    assert sweep.sweep_due(AUTHORITY) == 1  # the shop's
+
+
 def test_a_provider_that_cannot_be_read_is_asked_again_and_the_command_says_so(stage, payments):
     stage.carry_on(stage.ask_refund(stage.order()))
     stage.rest()
