@@ -12,7 +12,7 @@ from agentops.audit.models import AuditEntry
 from agentops.engine.control import cancel_run, receipt_of
 from agentops.kernel.problems import Conflict, Invalid, NotYours
 from agentops.tenancy.models import Membership
-from approvals.services import AUTHORITY
+from approvals.services import AUTHORITY, revoke
 from operations import queries
 from operations.connections import remove_credential, set_credential
 from operations.dispatch import depart, dispatch, loaded, send
@@ -165,6 +165,18 @@ def test_a_run_that_is_cancelled_after_send_again_still_finds_out_what_happened(
     run = AgentRun.objects.get(pk=made.run_id)
     assert [effect.outcome for effect in receipt_of(run).effects] == ["unknown"]
     assert not run.is_terminal
+
+
+def test_a_yes_that_is_taken_back_after_send_again_is_asked_of_nobody_before_it_is_known_what_happened(
+    stage, escalated, settler
+):
+    _order, made = escalated
+    say(made, settler, P.SEND_AGAIN)
+    reviewer = stage.reviewer()
+    revoke(stage.tenant.id, made.authority_id, reviewer=reviewer, reason="Wait.", channel="cli")
+    after = loaded(made.id)
+    assert (after.status, after.in_doubt) == ("unknown", True)
+    assert [each.status for each in made.approvals.all()] == ["revoked"]
 
 
 def test_send_again_is_refused_where_nothing_would_stop_a_second_effect(stage, escalated, settler):
