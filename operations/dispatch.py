@@ -224,7 +224,7 @@ def _claim(
     at = now()
     if operation.version != read.version:
         return None  # somebody was quicker: a cancel, a revoke, another worker
-    if locked.run.paused_at is not None:
+    if locked.run.paused_at is not None or not operation.connection.enabled:
         return None
     if any(moment and moment > at for moment in (operation.dispatch_after, operation.next_attempt_at)):
         return None

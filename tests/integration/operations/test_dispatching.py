@@ -13,8 +13,9 @@ from approvals import asking
 from approvals.services import AUTHORITY
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import dispatch, loaded
-from operations.models import Attempt
+from operations.models import Attempt, Connection, Incident
 from operations.states import OperationStatus
+from runs.models import AgentRun
 from tests import factories
 from tests.stage import LARGE, operation, together, types
 
@@ -85,6 +86,29 @@ def test_a_cancel_between_the_look_and_the_claim_is_seen(stage, order, allowed, 
 def test_a_suspension_between_the_look_and_the_claim_is_seen(stage, order, allowed, monkeypatch):
     before_the_claim(monkeypatch, lambda: Tenant.objects.update(state=Tenant.State.SUSPENDED))
     assert dispatch(allowed.id, AUTHORITY, worker="test").status == OperationStatus.CANCELLED
+    assert stage.refunds(order) == []
+
+
+def test_a_connection_that_is_disabled_between_the_yes_and_the_sending_holds_it_back(stage, order, allowed):
+    Connection.objects.update(enabled=False)
+    assert dispatch(allowed.id, AUTHORITY, worker="test").status == OperationStatus.APPROVED
+    incident = Incident.objects.get()
+    assert (incident.kind, incident.about) == ("connection_disabled", str(allowed.connection_id))
+    assert AgentRun.objects.get(pk=allowed.run_id).blocked_on == ["credential", "operation"]
+    Connection.objects.update(enabled=True)
+    stage.as_time_passes(allowed.run)
+    assert len(stage.refunds(order)) == 1
+    incident.refresh_from_db()
+    assert incident.closed_at is not None
+
+
+def test_a_connection_that_is_disabled_between_the_look_and_the_claim_is_seen(
+    stage, order, allowed, monkeypatch
+):
+    with monkeypatch.context() as meanwhile:
+        before_the_claim(meanwhile, lambda: Connection.objects.update(enabled=False))
+        assert dispatch(allowed.id, AUTHORITY, worker="test").status == OperationStatus.APPROVED
+    assert loaded(allowed.id).attempts == 0
     assert stage.refunds(order) == []
 
 

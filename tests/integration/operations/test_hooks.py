@@ -275,6 +275,30 @@ def test_what_belongs_to_no_operation_here_is_kept_and_what_is_another_tenants_i
     assert outcomes() == {"unmatched": 3, "ignored": 1}
 
 
+def test_a_message_over_another_connection_of_the_same_tenant_settles_nothing(stage, account, lost):
+    """Whoever keeps the secret of one account has no word about the operations of another."""
+    order, made = lost
+    refund = shown(stage, order)
+    other = factories.connection(
+        stage.tenant, "stripe", stage.provider.payments_url, STRIPE_KEY, "whsec_other", name="other"
+    )
+    deliver(other, event("refund.created", refund), secret="whsec_other")
+    deliver(other, event("refund.updated", {**refund, "metadata": {}}), secret="whsec_other")
+    assert loaded(made.id).status == "unknown"
+    assert not Finding.objects.filter(operation_id=made.id, source="webhook").exists()
+    assert Unmatched.objects.get().connection == other
+
+
+def test_a_message_about_a_trial_of_the_contract_test_is_nobodys(stage, account):
+    trial = {
+        "id": "re_trial", "object": "refund", "amount": 100, "currency": "eur", "status": "succeeded",
+        "charge": "ch_1", "metadata": {"operation_id": "trial_01"},
+    }  # fmt: skip
+    assert deliver(account, event("refund.created", trial)).status_code == 200
+    assert outcomes() == {"ignored": 1}
+    assert not Unmatched.objects.exists()
+
+
 def test_only_a_connection_whose_provider_sends_messages_is_an_address(stage, account):
     mail = Connection.objects.get(tenant=stage.tenant, connector="mail")
     addresses = [mail.public_id, "con_" + "0" * 26, "payments", account.public_id[:-1]]

@@ -198,6 +198,19 @@ def test_another_tenants_effect_on_the_same_account_is_somebody_elses(stage, pay
     assert not Operation.objects.filter(tenant=other).exists()
 
 
+def test_another_connections_effect_on_the_same_account_settles_nothing_here(stage, payments):
+    approval = stage.until_asked(stage.ask_refund(stage.order(LARGE)))
+    stage.rest()
+    stage.decide(approval, stage.reviewer())
+    departure = depart(loaded(approval.operation_id), AUTHORITY, worker="test")
+    CONNECTORS["stripe"].send(departure.call, departure.request, lambda: None)  # and then the sender died
+    twin = factories.connection(stage.tenant, "stripe", stage.provider.payments_url, STRIPE_KEY, name="twin")
+    stage.move_clock(60)
+    done = swept(twin)
+    assert (done.ours, done.adopted) == (0, 0)
+    assert loaded(approval.operation_id).status == "executing"
+
+
 def test_a_message_that_nobody_could_place_is_placed(stage, payments):
     from operations import unmatched
 
