@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from operations.sentences import spoken
+from operations.states import OperationStatus
 
 from .sentences import code_sentence, field_label, field_value
 from .states import ApprovalStatus
@@ -40,6 +41,13 @@ _ENDINGS: Mapping[str, Mapping[str, str]] = {
         "by": "({name})",
         "at": "({at:%Y-%m-%d %H:%M:%S} UTC)",
     },
+}
+# Of the operation, after a yes to it was taken back.
+_TAKEN_BACK: Mapping[str, str] = {
+    OperationStatus.PENDING: "nothing was sent. The question is open again.",
+    OperationStatus.REJECTED: "nothing was sent. The rules in force deny it, so nobody is asked again.",
+    OperationStatus.FAILED: "nothing was sent. Its record was altered since, so nobody is asked about it.",
+    OperationStatus.UNKNOWN: "nothing more is sent. What an earlier try has done is looked up.",
 }
 # Why a yes allowed nothing any more, or was asked for anew; a broken guard is told by its fact.
 _LAPSES: Mapping[str, Mapping[str, str]] = {
@@ -98,6 +106,11 @@ def ending_sentence(approval: "Approval", language: str = "en", *, by: str = "",
     if key in ("void", "needless", ApprovalStatus.SUPERSEDED) and approval.closed_reason:
         sentence = f"{sentence} {lapse_sentence(approval.closed_reason, language)}"
     return f"{sentence} “{reason}”" if reason else sentence
+
+
+def taken_back_sentence(status: str) -> str:
+    """What a yes that was taken back has come to: `status` of its operation then."""
+    return f"The yes is taken back; {_TAKEN_BACK.get(status, 'nothing more is sent.')}"
 
 
 def lapse_sentence(code: str, language: str = "en") -> str:

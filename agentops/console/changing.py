@@ -7,6 +7,7 @@ from django.contrib import messages
 from django.http import HttpRequest
 
 from agentops.kernel.problems import Invalid
+from approvals.endings import taken_back_sentence
 from approvals.models import Approval
 from approvals.services import extend, lower, revoke
 from approvals.states import ApprovalStatus
@@ -49,8 +50,8 @@ def change(request: HttpRequest, access: Access, approval: Approval, verb: str) 
             messages.success(request, f"It may be decided until {longer.expires_at:%-d %b, %H:%M} UTC.")
             return longer
         case "revoke":
-            revoke(approval.tenant_id, approval.id, reason=reason, **by)
-            messages.success(request, "The yes is taken back; nothing was sent. The question is open again.")
+            taken = revoke(approval.tenant_id, approval.id, reason=reason, **by)
+            messages.success(request, taken_back_sentence(taken.operation.status))
             return _newest(approval)
     changes = {"amount_minor": _minor(posted.get("amount", ""), approval.currency)}
     digest = posted.get("proposal_digest", "")

@@ -8,8 +8,9 @@ from django.core.management import CommandError, call_command
 from agentops.cli.people import NO_RIGHT, NOT_THERE, REFUSED
 from agentops.tenancy.models import Membership
 from approvals.models import Approval, Decision
+from operations.models import Operation
 from tests import factories
-from tests.world import still_world
+from tests.world import GIFT, still_world
 
 __all__ = ["still_world"]
 
@@ -52,11 +53,24 @@ def test_a_proposal_is_read_lowered_approved_taken_back_and_rejected_by_name(sti
     assert "may be decided until" in said("extend", str(new), *by)
     assert "is approved" in said("approve", str(new), *by, "--digest", new.proposal_digest)
     assert Decision.objects.get().channel == "cli"
-    assert "people are asked anew" in said("revoke", str(new), *by, "--reason", "Too fast.")
+    assert "The question is open again." in said("revoke", str(new), *by, "--reason", "Too fast.")
     last = Approval.objects.get(status="requested")
     assert "is rejected" in said(
         "reject", str(last), *by, "--digest", last.proposal_digest, "--reason", "No."
     )
+
+
+def test_who_takes_a_yes_back_is_told_what_it_has_come_to(still_world):
+    world = still_world
+    rosa = factories.person(world.tenant, name="rosa", each_minor=40_000)
+    denied, altered = world.ask(), world.ask()
+    for approval in (denied, altered):
+        world.decide(approval, rosa)
+    Operation.objects.filter(pk=altered.operation_id).update(amount_minor=50)
+    factories.policy(world.tenant, GIFT.name, [{"code": "stop", "when": "true", "outcome": "deny"}])
+    by = ("--as", "rosa", "--reason", "Too fast.")
+    assert "nothing was sent. The rules in force deny it" in said("revoke", str(denied), *by)
+    assert "nothing was sent. Its record was altered since" in said("revoke", str(altered), *by)
 
 
 def test_the_words_of_a_customer_command_no_terminal_and_make_no_line_of_their_own(still_world):

@@ -320,7 +320,7 @@ def test_a_reviewer_asks_about_less_gives_more_time_and_takes_a_yes_back(still_w
     back = Client()
     back.force_login(other)
     page = back.post(path, {"verdict": "revoke", "why": "Too fast."}, follow=True).content.decode()
-    assert "The yes is taken back" in page
+    assert "The yes is taken back; nothing was sent. The question is open again." in page
     assert "The approval was taken back by" in page
     assert status_of(new) == "revoked"
 
@@ -390,7 +390,13 @@ def test_a_proposal_that_does_not_open_hides_no_other_and_can_only_be_refused(st
     ]  # fmt: skip
     _, answer = decide(rosa, approval, verdict="reject", form_id="two")
     if wrong == "erased":  # its events cannot be sealed any more: its run is ended before that
-        assert answer.status_code == 410
+        assert answer.status_code == 409
+        assert "have been erased: no answer to it can be kept" in answer.content.decode()
+        path = f"/v1/runs/{run.public_id}/approvals/reject"
+        over_rest = client.post(
+            path, named | {"reason": "No."}, headers=bearer, content_type="application/json"
+        )
+        assert (over_rest.status_code, over_rest.json()["code"]) == (409, "erased")
         assert client.get(f"/admin/runs/{run.public_id}/").status_code == 410
         still_world.move_clock(25 * 3600)
         assert (expire_due(), status_of(other)) == (1, "expired")

@@ -11,7 +11,7 @@ from agentops.kernel.problems import NotFound, NotYours, Problem
 from agentops.kernel.sealed import CannotUnseal
 from agentops.tenancy.models import User
 from approvals import queries, sentences
-from approvals.endings import ending_sentence, moved_sentence
+from approvals.endings import ending_sentence, moved_sentence, taken_back_sentence
 from approvals.models import Approval
 from approvals.services import decide, extend, lower, revoke
 
@@ -88,7 +88,7 @@ class Command(BaseCommand):
                 self.stdout.write(f"{longer} may be decided until {longer.expires_at:%Y-%m-%d %H:%M} UTC.")
             case "revoke":
                 taken = revoke(tenant_id, approval_id, reason=options["reason"], **by)
-                self.stdout.write(f"{taken} is {taken.status}; people are asked anew.")
+                self.stdout.write(f"{taken}: {taken_back_sentence(taken.operation.status)}")
 
     def _show(self, approval: Approval) -> None:
         sheet, grounds, currency = queries.proposal(approval), queries.grounds(approval), approval.currency
