@@ -13,8 +13,9 @@ from approvals.bulk import Named
 from approvals.endings import moved_sentence
 from approvals.models import Approval, PolicyDecision, ReviewLimit
 from approvals.services import decide_each, extend, lower, revoke
+from operations.connectors.base import Answer
 from operations.services import params
-from operations.states import OperationStatus
+from operations.states import OperationStatus, Verdict
 from runs.models import AgentRun
 from tests import factories
 from tests.stage import story
@@ -102,6 +103,20 @@ def test_only_less_of_what_the_action_declares_is_lowered_and_only_while_it_wait
     assert approval.status == "requested"
     world.decide(approval, person)
     assert code_of(lambda: lowered(world, approval, person)) == "already_decided"
+
+
+def test_what_was_tried_once_is_not_lowered_any_more(world):
+    person = factories.person(world.tenant, each_minor=40_000)
+    approval = world.ask()
+    world.decide(approval, person)
+    world.connector.answers.append(Answer(Verdict.NOT_SENT))
+    assert world.send(approval.operation).attempts == 1
+    revoked(world, approval, person)
+    again = world.open_of(approval.operation)
+    assert code_of(lambda: lowered(world, again, person)) == "already_tried"
+    world.decide(again, person)
+    world.move_clock(60)
+    assert world.send(again.operation).status == S.SUCCEEDED
 
 
 def test_the_rules_are_asked_again_for_less_and_may_deny_it(still_world):

@@ -1,5 +1,9 @@
 """Who may say yes, and how much: by person and by group, by action, amount and day; counted over rows, under their lock."""
 
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError
+from threading import local as per_thread
+
 import pytest
 from django.contrib.auth.models import Group
 
@@ -7,7 +11,7 @@ from agentops.audit.models import AuditEntry
 from agentops.kernel.clock import now
 from agentops.kernel.problems import Conflict, NotYours
 from agentops.tenancy.models import Membership
-from approvals import queries, rights
+from approvals import limits, queries, rights
 from approvals.models import Approval, Decision, ReviewLimit
 from operations.connectors.base import Answer
 from operations.states import OperationStatus, Verdict
@@ -124,10 +128,22 @@ def test_a_day_in_a_zone_that_nobody_knows_is_used_up(still_world):
     assert refused(world, world.ask(), person) == "over_day"
 
 
-def test_two_yes_at_once_of_one_person_do_not_both_fit_a_day_that_has_room_for_one(world):
+def test_two_yes_at_once_of_one_person_do_not_both_fit_a_day_that_has_room_for_one(world, monkeypatch):
     person = factories.person(world.tenant, each_minor=40_000)
     person.review_limits.update(day_minor=60_000)
     first, second = world.ask(), world.ask()
+    count, both, looks = limits.used_minor, Barrier(2), per_thread()
+
+    def counts(*args, **more):
+        """The second look of each is the one under the lock: where both can be in it, both find room."""
+        found = count(*args, **more)
+        looks.seen = getattr(looks, "seen", 0) + 1
+        if looks.seen == 2:
+            with suppress(BrokenBarrierError):
+                both.wait(1)
+        return found
+
+    monkeypatch.setattr(limits, "used_minor", counts)
     outcomes = together(lambda: world.decide(first, person), lambda: world.decide(second, person))
     assert sorted(type(each).__name__ for each in outcomes) == ["Approval", "NotYours"], outcomes
 
