@@ -90,7 +90,7 @@ def test_a_family_never_spends_more_than_its_first_run_may(stage, priced):
     server = priced(model)
     Agent("boss", instructions="x", tools=[look, ask], model=MODEL, limits=Limits(budget_cents=100))
     Agent("helper", instructions="x", tools=[], model=MODEL)
-    run = stage.as_time_passes(stage.start("x", "boss"), speed=20)
+    run = stage.carry_on(stage.start("x", "boss"), seconds=60)
     made = list(AgentRun.objects.filter(parent_id=run.pk))
     done = [child for child in made if child.status == "completed"]
     stopped = [child for child in made if child.status == "failed"]
