@@ -48,10 +48,18 @@ def of_step(parent_id: UUID, step: str) -> AgentRun | None:
     return AgentRun.objects.filter(parent_id=parent_id, parent_step=step).first()
 
 
-def start_child(parent: AgentRun, step: str, agent: Agent, wanted: Child, *, policies: str) -> AgentRun:
+def start_child(
+    parent: AgentRun,
+    step: str,
+    agent: Agent,
+    wanted: Child,
+    *,
+    policies: str,
+    retry_of: AgentRun | None = None,
+) -> AgentRun:
     """A queued child of the locked `parent`; it acts for whom the parent acts for, under the parent's data key.
 
-    `policies` is the digest of the rules that decide about it. Raises Terminal where the agent is paused, the family is too
+    `retry_of` is the run whose work it carries on. `policies` is the digest of the rules that decide about it. Raises Terminal where the agent is paused, the family is too
     deep or too large, or there is not budget enough for a detached child.
     """
     _require_room(parent)
@@ -85,6 +93,7 @@ def start_child(parent: AgentRun, step: str, agent: Agent, wanted: Child, *, pol
         parent=parent,
         root_id=parent.root_id or parent.id,
         parent_step=step,
+        retry_of=retry_of,
         detached=wanted.detached,
         budget_microusd=budget,
         slice_microusd=None if wanted.detached else 0,
@@ -104,6 +113,7 @@ def start_child(parent: AgentRun, step: str, agent: Agent, wanted: Child, *, pol
                 "actor": child.actor,
                 "channel": child.channel,
                 "parent": parent.public_id,
+                **({"retry_of": retry_of.public_id} if retry_of else {}),
             },
         ),
     )

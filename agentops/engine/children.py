@@ -19,9 +19,11 @@ from runs import budgets, queries
 from runs import services as runs
 from runs.children import Child, of_step, start_child
 from runs.models import AgentRun
+from runs.retries import line_of
 from runs.states import RunStatus
 
 from .live import LeaseLost, LiveRun
+from .retry import inherit
 
 _FAMILY = """
 WITH RECURSIVE family AS (
@@ -80,11 +82,31 @@ def _start(live: LiveRun, step: str, agent: Agent, wanted: Child, fence: Callabl
     fence()
     child = of_step(run.id, step)
     if child is None:
-        child = start_child(run, step, agent, wanted, policies=published(run.tenant_id, agent))
+        child = _begin(run, step, agent, wanted)
     elif _asked(child.agent, queries.input_text(child)) != _asked(wanted.agent, wanted.input):
         raise _mismatch(step)
     live.aftermath = True
     return child
+
+
+def _begin(run: AgentRun, step: str, agent: Agent, wanted: Child) -> AgentRun:
+    """A new child; in a retry it carries on the work of the one that stood here before, and one for good is there already."""
+    before = _before(run, step, wanted)
+    if before is not None and before.detached:
+        return before
+    child = start_child(run, step, agent, wanted, policies=published(run.tenant_id, agent), retry_of=before)
+    if before is not None:
+        inherit(before, child)
+    return child
+
+
+def _before(run: AgentRun, step: str, wanted: Child) -> AgentRun | None:
+    """The child at this place of what `run` retries, unless it was asked something else, or somebody has retried it alone."""
+    found = next(filter(None, (of_step(each.id, step) for each in line_of(run)[1:])), None)
+    if found is None or _asked(found.agent, queries.input_text(found)) != _asked(wanted.agent, wanted.input):
+        return None
+    retried_alone = AgentRun.objects.filter(tenant_id=found.tenant_id, retry_of=found).exists()
+    return None if retried_alone and not found.detached else found
 
 
 def begun(child: AgentRun) -> dict[str, Any]:

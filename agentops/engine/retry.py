@@ -107,11 +107,16 @@ def _again(source: AgentRun, agent: Agent, actor: Actor, reason: str) -> RetryRe
         reason=reason,
         steps=_completed(source),
     )
+    inherit(source, run)
+    return RetryReceipt(run, source, actor.name, reason, _completed(source), _inherited(run))
+
+
+def inherit(source: AgentRun, run: AgentRun) -> None:
+    """What stands for operations in `source` stands for them in `run`, which retries it."""
     for interest in Interest.objects.filter(run_id=source.id).exclude(operation__status__in=_ASKED_ANEW):
         Interest.objects.create(
             run_id=run.id, step=interest.step, tenant_id=run.tenant_id, operation_id=interest.operation_id
         )
-    return RetryReceipt(run, source, actor.name, reason, _completed(source), _inherited(run))
 
 
 def _keys(run: AgentRun) -> list[str]:

@@ -9,9 +9,12 @@ from pydantic import BaseModel
 from agentops.audit.entries import SYSTEM
 from agentops.engine import aftermath, children, control
 from agentops.engine.ledger import RunLedger
+from agentops.engine.live import LeaseLost
+from agentops.engine.retry import retry_run
 from agentops.sdk import Agent, Call, ChildFailed, Limits, Reply, Terminal, tool
-from agentops.sdk.agents import separate_registry
+from agentops.sdk.agents import agent, separate_registry
 from approvals.models import Approval
+from operations.models import Operation
 from runs.holds import pause_agent
 from runs.models import AgentRun, InboxMessage, Step
 from runs.services import requesters_of, wake
@@ -239,6 +242,45 @@ def test_another_question_under_the_same_key_is_refused(stage, parent):
     asked = iter(["first", "second"])
     run = stage.carry_on(stage.start("x", parent(lambda ctx: ctx.run("helper", next(asked)).text)))
     assert (run.status, run.error_code) == ("failed", "journal_mismatch")
+
+
+def test_a_retry_carries_on_what_its_child_had_done(stage, parent):
+    """No turn of the child is asked again, and what it proposed is its successor's."""
+    name = parent(lambda ctx: ctx.run("worker", "go").text)
+    note, look = agent("helper").tool("note"), agent("helper").tool("look")
+
+    def script(conversation):
+        done = sum(message.role == "tool" for message in conversation)
+        return Reply("", (Call(("note", "look")[done], {}),)) if done < 2 else Reply("both")
+
+    Agent("worker", instructions="x", tools=[note, look], offline=script)
+    run = stage.start("x", name)
+    asleep = AgentRun.objects.filter(parent_id=run.pk, blocked_on=["timer"])
+    stage.carry_on(run, lambda row: asleep.exists())
+    first = asleep.get()
+    control.cancel_run(stage.tenant.id, run.id, actor=SYSTEM, reason="x")
+    again = retry_run(stage.tenant.id, run.id, actor=SYSTEM, reason="x").run
+    assert answer(stage.as_time_passes(again)) == "both"
+    second = AgentRun.objects.get(parent_id=again.pk)
+    assert second.retry_of_id == first.pk
+    assert list(second.steps.filter(kind="model").values_list("key", flat=True)) == ["turn-3"]
+    assert Operation.objects.count() == 1
+
+
+def test_a_retry_begins_no_second_run_for_good(stage, parent, monkeypatch):
+    """Its first life ended between the start of the detached run and the record of it."""
+    name = parent(lambda ctx: ctx.run("helper", "q", detached=True).run_id)
+
+    def gone(child):
+        control.cancel_run(stage.tenant.id, child.parent_id, actor=SYSTEM, reason="x")
+        raise LeaseLost
+
+    with monkeypatch.context() as dying:
+        dying.setattr(children, "begun", gone)
+        run = stage.carry_on(stage.start("x", name))
+    again = stage.carry_on(retry_run(stage.tenant.id, run.id, actor=SYSTEM, reason="x").run)
+    (only,) = AgentRun.objects.filter(parent__isnull=False)
+    assert (only.parent_id, answer(again)) == (run.pk, only.public_id)
 
 
 def test_no_budget_is_no_licence(stage, parent):
