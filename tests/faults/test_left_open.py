@@ -29,7 +29,7 @@ from tests.provider import STRIPE_KEY
 from tests.stage import LARGE, SMALL, operation, sql, types
 
 __all__ = ["test_agent"]
-EMIL = Actor("user:7", "admin")
+EMIL = Actor("user:0", "admin")
 LIVING_UNDER_THE_DEAD = """
 WITH dead AS (SELECT id FROM runs_agentrun WHERE status IN ('completed', 'failed', 'cancelled'))
 SELECT 'step', key FROM runs_step JOIN dead ON id = run_id WHERE status = 'started'

@@ -16,7 +16,7 @@ from operations.models import Operation
 from runs.models import AgentRun
 from tests.stage import LARGE, SMALL, answer, operation, story, types
 
-EMIL = Actor("user:7", "cli")
+EMIL = Actor("user:0", "cli")
 HOW = {"actor": EMIL, "reason": "The answer was odd."}
 
 
@@ -49,7 +49,7 @@ def test_a_rerun_of_what_was_done_sends_nothing_and_names_the_same_refund(stage)
         run.actor,
         "ticket-9",
     )
-    assert (new.principal, new.budget_microusd, new.metadata) == ("user:7", 70_000, {"desk": "1"})
+    assert (new.principal, new.budget_microusd, new.metadata) == ("user:0", 70_000, {"desk": "1"})
     assert new.trace_id != run.trace_id
     new = stage.carry_on(new)
     assert stage.refunds(order)[0]["id"] in answer(new)

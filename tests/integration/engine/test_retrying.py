@@ -14,7 +14,7 @@ from operations.models import Operation
 from runs.models import AgentRun
 from tests.stage import LARGE, answer, story, together, types
 
-EMIL = Actor("user:7", "cli")
+EMIL = Actor("user:0", "cli")  # nobody that a test makes
 
 
 def retry(stage, run):
