@@ -7,6 +7,8 @@ import pytest
 from django.db import OperationalError
 
 from agentops.audit.models import AuditEntry
+from agentops.kernel.clock import now
+from agentops.kernel.problems import Conflict
 from approvals.models import Approval
 from approvals.services import AUTHORITY, expire_due
 from operations import dispatch as dispatching
@@ -14,12 +16,13 @@ from operations import queries
 from operations.connectors.base import Answer
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import depart, loaded, send
-from operations.evidence import Evidence, key_lives, may_be_sent_again
+from operations.evidence import Evidence, flight_seconds, key_lives, may_be_sent_again
 from operations.findings import take
 from operations.models import Attempt, Finding, Incident
 from operations.reconcile import carry_on, due, reconcile
+from operations.settlement import Says, settle
 from operations.states import OperationStatus as S
-from operations.states import Source, Verdict
+from operations.states import PersonsVerdict, Source, Verdict
 from tests import factories
 from tests.stage import sql
 
@@ -231,6 +234,42 @@ def test_a_receipt_too_deep_to_be_kept_is_left_out_and_the_effect_is_not(ledger,
     made = take(made.id, answered(Verdict.APPLIED, 1, provider_ref="re_1", receipt={"metadata": deep}))
     assert (made.status, made.provider_ref) == ("succeeded", "re_1")
     assert queries.receipt(made) == {"provider_ref": "re_1", "found_by": "answer"}
+
+
+def test_a_key_that_is_in_use_counts_as_a_request_on_its_way_from_then_on(ledger, order):
+    made = in_doubt(ledger, order)
+    take(made.id, answered(Verdict.BUSY, 1, code="key_in_use"))
+    take(made.id, Evidence(Source.LOOK_UP, Answer(Verdict.ABSENT)))
+    assert not may_be_sent_again(loaded(made.id))
+    ledger.move_clock(flight_seconds(made) + 1)
+    take(made.id, Evidence(Source.LOOK_UP, Answer(Verdict.ABSENT)))
+    assert may_be_sent_again(loaded(made.id))
+
+
+def test_where_another_amount_was_spoken_of_no_person_sends_it_again_either(ledger, order):
+    made = in_doubt(ledger, order)
+    other = Answer(Verdict.CONTRADICTION, provider_ref="re_9", code="other_amount")
+    take(made.id, Evidence(Source.LOOK_UP, other))
+    made = take(made.id, Evidence(Source.LOOK_UP, Answer(Verdict.ABSENT)))
+    assert (made.status, made.error_code) == ("escalated", "contradiction")
+    assert key_lives(made, now())
+    says = Says(PersonsVerdict.SEND_AGAIN, "It never arrived.")
+    with pytest.raises(Conflict) as refused:
+        settle(made.tenant_id, made.id, says, person=factories.settler(ledger.tenant), channel="cli")
+    assert refused.value.code == "not_safe"
+
+
+def test_a_pinned_request_that_was_altered_is_not_sent(ledger, order):
+    ledger.provider.fault("rate_limited", times=1, door="payments")
+    ledger.ask(ledger.run(), order)
+    (made,) = ledger.operations(order)
+    sql("SET session_replication_role = replica")
+    sql("UPDATE operations_attempt SET request_digest = '0' WHERE operation_id = %s", made.id)
+    sql("SET session_replication_role = DEFAULT")
+    made = ledger.carry_on(made)
+    assert (made.status, made.error_code, made.attempts) == ("failed", "record_altered", 1)
+    assert AuditEntry.objects.filter(verb="operation.tampered", object_id=made.public_id).exists()
+    assert ledger.refunds(order) == []
 
 
 def test_look_ups_and_tries_over_many_months_are_all_on_record(ledger, order):

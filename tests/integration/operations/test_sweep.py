@@ -211,6 +211,13 @@ def test_another_connections_effect_on_the_same_account_settles_nothing_here(sta
     assert loaded(approval.operation_id).status == "executing"
 
 
+def test_an_effect_of_the_contract_test_is_nobodys(stage, payments):
+    made = operation(stage.carry_on(stage.ask_refund(stage.order())))
+    stage.rest()
+    trial = CONNECTORS["stripe"].tell({**_listed(stage, made), "metadata": {"operation_id": "trial_01"}})
+    assert sweep._match(payments, trial, AUTHORITY) == (sweep.TRIAL, None)
+
+
 def test_a_message_that_nobody_could_place_is_placed(stage, payments):
     from operations import unmatched
 
