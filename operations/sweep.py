@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.models import F, Q
 
 from agentops.kernel.clock import Now, now
 from agentops.kernel.ids import parse
-from agentops.kernel.sealed import CannotUnseal
+from agentops.kernel.transitions import LostRace
 from agentops.telemetry.logs import bound_contextvars, logger
 from agentops.tenancy import vault
 
@@ -146,8 +146,12 @@ def _match_all(
     for told in effects:
         try:
             kind, operation = _match(connection, told, authority)
-        except CannotUnseal:  # its row was altered: somebody has to look, and the others go on
-            log.exception("sweep_cannot_read_row", provider_ref=told.provider_ref)
+        except (LostRace, OperationalError):
+            raise  # begun again: what has been matched of this page changes nothing the second time
+        except (
+            Exception
+        ):  # its row was altered, or cannot be read: somebody has to look, and the others go on
+            log.exception("sweep_cannot_match", provider_ref=told.provider_ref)
             kind, operation = UNCLEAR, None
         if not is_kept or kind == ADOPTED:
             found[kind] += 1

@@ -42,7 +42,7 @@ class _Change(BaseModel):
 
     id: Name
     operation_id: str | None = None
-    order: Name | None = None
+    order: Annotated[str, StringConstraints(pattern=r"^[^\x00]{0,120}$")] | None = None
 
 
 class CancelParams(BaseModel):

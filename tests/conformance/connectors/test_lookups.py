@@ -136,9 +136,9 @@ def test_a_list_that_cannot_be_read_is_said_so(
 def test_of_a_list_only_what_can_be_named_is_told(provider: Provider, scripted: Scripted) -> None:
     call, at = CANCEL.call(provider, base_url=scripted.url), datetime.now(UTC)
     garbage = [1, None, "x", {}, {"id": "\x00"}, {"id": "x" * 121}, {"id": "can_2", "order": ["A-1"]}]
-    scripted.says(200, json.dumps({"changes": [*garbage, {"id": "can_1", "order": "A-1"}]}).encode())
+    scripted.says(200, json.dumps({"changes": [*garbage, {"id": "can_1", "order": "订单 1"}]}).encode())
     page = CANCEL.connector.list_effects(call, Window(at, at), "")
-    assert [(each.provider_ref, each.thing) for each in page.effects] == [("can_1", "A-1")]
+    assert [(each.provider_ref, each.thing) for each in page.effects] == [("can_1", "订单 1")]
 
 
 @pytest.mark.parametrize("subject", [REFUND, NOTE], ids=lambda subject: subject.name)

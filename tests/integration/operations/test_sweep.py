@@ -261,6 +261,22 @@ def test_a_sweep_goes_on_where_it_was_cut_and_misses_no_day(stage, payments, mon
     assert second.until > first.until + 8 * (sweep.EVERY)
 
 
+def test_one_effect_that_cannot_be_matched_stops_no_other_of_its_list(stage, payments, monkeypatch):
+    made = [operation(stage.carry_on(stage.ask_refund(stage.order()))) for _ in range(2)]
+    stage.rest()
+    hear = CONNECTORS["stripe"].hear
+
+    def heard(call, told):
+        if told.operation_id == made[0].public_id:
+            raise RuntimeError("a fault of the connector")
+        return hear(call, told)
+
+    monkeypatch.setattr(CONNECTORS["stripe"], "hear", heard)
+    stage.move_clock(60)
+    done = swept(payments)
+    assert (done.ours, done.listed) == (1, 2)
+
+
 def test_one_list_that_cannot_be_gone_through_stops_no_other(stage, payments, monkeypatch):
     gone = factories.connection(stage.tenant, "shop", "", name="gone")
     Connection.objects.filter(pk=gone.pk).update(connector="gone")  # a release without it
