@@ -11,6 +11,7 @@ import stripe
 from pydantic import BaseModel, Field, ValidationError
 
 from operations.connectors.base import Message, NotSigned
+from operations.connectors.wire import MAX_NESTING, is_deeper
 
 from .refunds import told_of
 
@@ -35,13 +36,16 @@ def read(signature: str, body: bytes, secret: str) -> Message:
     try:
         stripe.WebhookSignature.verify_header(body, signature, secret)
         event = _Event.model_validate(json.loads(body))
+        signed_at = datetime.fromtimestamp(_timestamp(signature), UTC)
+        if is_deeper(event.data.object, MAX_NESTING):
+            raise ValueError("nested too deep to be kept")
     except (stripe.StripeError, ValidationError, ValueError, TypeError, RecursionError) as error:
         raise NotSigned(f"Stripe's signature does not hold ({type(error).__name__}).") from None
     return Message(
         event_id=event.id,
         type=event.type[:60],
         told_at=datetime.fromtimestamp(event.created, UTC),
-        signed_at=datetime.fromtimestamp(_timestamp(signature), UTC),
+        signed_at=signed_at,
         told=told_of(event.data.object),
     )
 

@@ -100,11 +100,14 @@ def test_what_is_not_signed_with_the_secret_of_this_connection_is_refused_and_no
     order, made = lost
     body = event("refund.created", shown(stage, order))
     good = stripe.WebhookSignature.generate_signature_header(body, HOOK_SECRET)
+    deep = json.loads("[" * 900 + "]" * 900)
     refused = [
         deliver(account, body, secret="whsec_other"),
         deliver(account, body, header=""),
         deliver(account, body, header="t=1,v1=é"),
         deliver(account, body, header=good.replace("v1=", "v0=")),
+        deliver(account, body, header=good.replace(",", "=3,", 1)),
+        deliver(account, event("refund.created", {**shown(stage, order), "deep": deep})),
         deliver(account, body.replace("succeeded", "failed"), header=good),
         deliver(account, body.replace("evt_", "evt_2"), header=good),
         deliver(account, json.dumps({**json.loads(body), "id": None})),
