@@ -13,6 +13,7 @@ from agentops.kernel.problems import Conflict, NotYours
 from agentops.tenancy.models import Membership
 from approvals import limits, queries, rights
 from approvals.models import Approval, Decision, ReviewLimit
+from approvals.services import lower
 from operations.connectors.base import Answer
 from operations.states import OperationStatus, Verdict
 from tests import factories
@@ -210,6 +211,10 @@ def test_whoever_joins_in_asking_does_not_decide(still_world):
             run_id=joined.id, step="turn-1/call-0", tenant_id=world.tenant.id, operation=approval.operation
         )
     assert refused(world, approval, person) == "own_request"
+    less = {"changes": {"amount_minor": 1}, "reason": "x", "proposal_digest": approval.proposal_digest}
+    with pytest.raises(NotYours) as told:
+        lower(world.tenant.id, approval.id, reviewer=person, channel="admin", **less)
+    assert told.value.code == "own_request", "nor may ask for less of it"
 
 
 def test_who_left_the_group_that_a_rule_asks_has_given_a_yes_for_nothing(world):
