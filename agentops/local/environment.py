@@ -60,7 +60,7 @@ def of_a_demo(environ: Mapping[str, str]) -> dict[str, str]:
         told: dict[str, str] = json.loads(
             _kept(ROOT / (environ.get("AGENTOPS_DATA") or ".agentops")).read_text()
         )
-    except OSError:
+    except (OSError, ValueError):  # none, or one that was not written to its end
         return {}
     return told | dict(environ)
 

@@ -27,3 +27,8 @@ def test_whoever_says_what_is_meant_is_told_nothing(tmp_path: Path, name: str) -
     keep(tmp_path, TOLD, is_demo=True)
     assert of_a_demo({"AGENTOPS_DATA": str(tmp_path), name: ""}) == {}
     assert of_a_demo({"AGENTOPS_DATA": str(tmp_path / "elsewhere")}) == {}
+
+
+def test_what_was_not_written_to_its_end_tells_nothing(tmp_path: Path) -> None:
+    (tmp_path / "environment.json").write_text('{"PORT": ')
+    assert of_a_demo({"AGENTOPS_DATA": str(tmp_path)}) == {}
