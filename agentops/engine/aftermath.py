@@ -8,7 +8,9 @@ from contextlib import suppress
 from uuid import UUID
 
 from agentops.audit.entries import SYSTEM
+from agentops.kernel.ids import show
 from agentops.kernel.sealed import CannotUnseal
+from agentops.telemetry.logs import logger
 from operations.moves import retried
 from runs import budgets, conversations
 from runs.models import AgentRun
@@ -17,11 +19,32 @@ from runs.services import wake
 from . import children
 from .control import AlreadyEnded, cancel_run
 
+log = logger(__name__)
 
-def due(limit: int = 16) -> list[UUID]:
-    """Runs whose end has not been told."""
+AT_ONCE = 16  # ends that one look tells
+
+
+def due(after: UUID | None = None, limit: int = 16) -> list[UUID]:
+    """Runs whose end has not been told, the oldest first; with `after`, those that ended after that one."""
     ended = AgentRun.objects.filter(aftermath=True, finished_at__isnull=False)
-    return list(ended.order_by("finished_at").values_list("id", flat=True)[:limit])
+    if after is not None:
+        at = AgentRun.objects.values_list("finished_at", flat=True).get(pk=after)
+        ended = ended.filter(finished_at__gte=at).exclude(finished_at=at, id__lte=after)
+    return list(ended.order_by("finished_at", "id").values_list("id", flat=True)[:limit])
+
+
+def look(after: UUID | None) -> UUID | None:
+    """Tell some ends, those after `after`; returns the last of them where the next look goes on, None where it begins anew.
+
+    One that cannot be told holds up no other: it is tried again when all the others have had their turn.
+    """
+    found = due(after, AT_ONCE)
+    for run_id in found:
+        try:
+            tell(run_id)
+        except Exception:
+            log.exception("end_untold", run_id=show("run", run_id))
+    return found[-1] if len(found) == AT_ONCE else None
 
 
 def tell(run_id: UUID) -> None:

@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import chain
 from typing import Any
 from uuid import UUID
 
 from agentops.audit.entries import SYSTEM, Actor
-from agentops.kernel.clock import Once, now
+from agentops.kernel.clock import Now, Once, now
 from agentops.kernel.ids import show
 from agentops.kernel.problems import Conflict
 from agentops.telemetry.logs import logger
@@ -23,6 +24,8 @@ from runs.wakeups import ring_operations
 from . import children
 
 log = logger(__name__)
+
+FAULT_SECONDS = 60.0  # until a run is tried again that could not be ended
 
 
 @dataclass(frozen=True)
@@ -193,8 +196,10 @@ def end_overdue(limit: int = 100) -> int:
         detail = "The run's time was up before it had an answer."
         try:
             _, is_new = _end(tenant_id, run_id, "failed", "deadline", SYSTEM, detail)
-        except Exception:  # one that cannot be ended now must not keep the others alive
+        except Exception:  # one that cannot be ended now must not keep the others alive: it is put off
             log.exception("overdue_not_ended", run_id=show("run", run_id))
+            again: Any = Now() + timedelta(seconds=FAULT_SECONDS)
+            AgentRun.objects.filter(pk=run_id, ending="", finished_at=None).update(deadline_at=again)
             continue
         ended += is_new
     return ended

@@ -72,6 +72,7 @@ class Driver:
         self._operations: dict[UUID, asyncio.Task[None]] = {}
         self._patience = STOP_PATIENCE_SECONDS
         self._told_busy = False
+        self._told_up_to: UUID | None = None  # where the next look for untold ends goes on
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -380,7 +381,8 @@ class Driver:
         lookers, self._lookers = self._lookers, []
         begun = 0
         try:
-            for operation_id in await self._in_thread(_look_outside):
+            found, self._told_up_to = await self._in_thread(partial(_look_outside, self._told_up_to))
+            for operation_id in found:
                 if operation_id not in self._operations:
                     task = asyncio.create_task(self._carry_on(operation_id))
                     self._operations[operation_id] = task
@@ -425,15 +427,11 @@ def told(error: Exception) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-def _look_outside() -> list[UUID]:
-    """The operations that are due, after what others were to be told of; one look, one connection."""
-    for run_id in aftermath.due():
-        try:
-            aftermath.tell(run_id)
-        except Exception:  # one that cannot be told now must not hold up the others
-            log.exception("end_untold", run_id=show("run", run_id))
+def _look_outside(told_up_to: UUID | None) -> tuple[list[UUID], UUID | None]:
+    """The operations that are due, after what others were to be told of, and up to where they were; one look, one connection."""
+    told_up_to = aftermath.look(told_up_to)
     take_left()
-    return due()
+    return due(), told_up_to
 
 
 def _left(run: LiveRun) -> float | None:

@@ -2,20 +2,27 @@
 
 import pytest
 
-from agentops.engine.control import end_overdue
+from agentops.audit.entries import SYSTEM
+from agentops.engine import aftermath
+from agentops.engine.control import cancel_run, end_overdue
 from agentops.kernel.clock import Now
 from agentops.tenancy import vault
 from agentops.tenancy.models import DataKey
 from runs.models import AgentRun
-from tests.stage import answer
+from tests import factories
+from tests.stage import answer, eventually
 
 
 @pytest.fixture
 def shut(stage):
     run = stage.start("Where is order A-1001?")
+    erase(run)
+    return run
+
+
+def erase(run):
     DataKey.objects.filter(pk=run.data_key_id).update(wrapped=None, erased_at=Now())
     vault.forget()
-    return run
 
 
 def test_the_others_are_claimed_and_it_is_looked_at_again_later(stage, shut, caplog):
@@ -35,3 +42,34 @@ def test_the_others_are_ended_once_their_time_is_up(stage, shut):
     assert end_overdue() == 1
     row = AgentRun.objects.get(pk=late.pk)
     assert (row.status, row.error_code) == ("failed", "deadline")
+
+
+def test_however_many_there_are_the_others_are_ended_at_the_next_look(stage, shut):
+    late = stage.start("Where is order A-1001?")
+    AgentRun.objects.filter(pk=shut.pk).update(deadline_at="2026-01-01T00:00:00Z")
+    AgentRun.objects.filter(pk=late.pk).update(deadline_at="2026-01-02T00:00:00Z")
+    assert [end_overdue(limit=1) for _ in range(2)] == [0, 1]
+    assert AgentRun.objects.get(pk=late.pk).error_code == "deadline"
+
+
+def test_ends_that_cannot_be_told_hold_up_no_other(stage, monkeypatch):
+    """The run that each of them should wake cannot be told so: as many as one look takes."""
+    monkeypatch.setattr(aftermath, "AT_ONCE", 2)
+    of = factories.principal(stage.tenant)
+
+    def ended(conversation):
+        first, following = (factories.run(of, conversation_id=conversation) for _ in range(2))
+        cancel_run(stage.tenant.id, first.id, actor=SYSTEM, reason="x")
+        return first, following
+
+    untold = [ended(f"erased-{number}")[0] for number in range(2)]
+    _, following = ended("other")
+    for run in untold:
+        erase(run)
+    assert answer(stage.carry_on(following))
+    stage.carry_on(following, lambda row: not row.aftermath)
+    for run in untold:  # and they are told once they can be
+        AgentRun.objects.filter(conversation=run.conversation).exclude(pk=run.pk).update(
+            ending="failed", finished_at=Now(), status="failed", ready_at=None
+        )
+    eventually(lambda: not AgentRun.objects.filter(aftermath=True).exists(), "every end is told")
