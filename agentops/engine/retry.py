@@ -20,7 +20,7 @@ from runs.models import AgentRun, Step
 from runs.states import BLOCKED_FOR_PERSON, BlockedOn, RunStatus, StepKind, StepStatus
 
 from .loading import step_place
-from .stepper import go_on_key
+from .stepper import REPEATED_CALL, go_on_key
 
 _TURN = re.compile(r"turn-(\d+)")
 # What ended because its run ended, or because nobody answered, is asked anew; every other outcome is the retry's too.
@@ -108,6 +108,8 @@ def _again(source: AgentRun, agent: Agent, actor: Actor, reason: str) -> RetryRe
         steps=_completed(source),
     )
     inherit(source, run)
+    if source.error_code == REPEATED_CALL:  # it had stopped for a person, and here one is
+        _let_go_on(run, actor)
     return RetryReceipt(run, source, actor.name, reason, _completed(source), _inherited(run))
 
 

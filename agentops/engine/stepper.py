@@ -8,6 +8,7 @@ from typing import Any
 from agentops.llm.turns import CallResult
 
 SAME_CALL_LIMIT = 3
+REPEATED_CALL = "repeated_call"  # why a run stands still that reached it
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def advance(journal: Journal) -> Action:
         if _same_call_again(steps, last) and not journal.past_deadline:
             tool = calls_of(steps, last)[0].tool[:80]
             detail = f"It called {tool} {SAME_CALL_LIMIT} times in a row with the same arguments."
-            return Park(frozenset({"operator"}), "repeated_call", detail)
+            return Park(frozenset({"operator"}), REPEATED_CALL, detail)
     return _limit(journal) or AskModel(last + 1, turn_key(last + 1))
 
 

@@ -141,6 +141,9 @@ def test_the_same_call_three_times_parks_with_that_reason_and_a_person_lets_it_g
     assert (row.status, row.error_code) == ("completed", "")
     ended = cancel_run(stage.tenant.id, other.id, actor=EMIL, reason="It goes round.").run
     assert (ended.status, ended.error_code) == ("cancelled", "repeated_call")
+    again = retry(stage, other).run
+    again = stage.carry_on(again, lambda row: parked(row) or row.is_terminal)
+    assert len(turns_of(again)) == 3, "whoever retries it lets it go on, as with one that has not ended"
 
 
 def test_what_has_not_stopped_is_not_retried_and_two_retries_at_once_are_one(stage):
