@@ -280,10 +280,10 @@ UPDATE runs_agentrun run SET lease_owner = NULL, lease_expires_at = NULL,
 FROM mine WHERE run.id = mine.id RETURNING run.id
 """
 
-# After a supervisor has reaped a process: its leases end now.
+# After a supervisor has reaped a process: its leases end now, and those under a key let the next one come (LEAVE_KEY).
 HAND_BACK_DEAD = """
 UPDATE runs_agentrun SET lease_owner = NULL, lease_expires_at = NULL, ready_at = agentops_now()
-WHERE lease_owner = %(owner)s RETURNING id
+WHERE lease_owner = %(owner)s RETURNING tenant_id, concurrency_key AS key
 """
 
 # Whether anything of a pool may be claimed now.

@@ -8,10 +8,13 @@ from contextlib import suppress
 from itertools import pairwise
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 
+from agentops.audit.entries import SYSTEM
 from agentops.engine import driver as engine
 from agentops.engine import inbox
+from agentops.engine.pause import pause_run
 from agentops.kernel.sealed import CannotUnseal
 from runs.models import AgentRun, Slot
 from tests import factories
@@ -165,6 +168,19 @@ def test_a_dead_holder_blocks_nobody_for_longer_than_its_lease(stage):
     ledgers(dies, "dead")
     for run in (first, second):
         assert answer(stage.carry_on(run))
+
+
+def test_a_reaped_holder_that_is_paused_lets_the_next_one_come_at_once(stage):
+    first, second = (factories.run(stage.tenant, QUESTION, concurrency_key="order-7") for _ in range(2))
+
+    async def dies(ledger):
+        assert [run.id for run in (await ledger.claim("default", 16)).runs] == [first.id]
+
+    ledgers(dies, "dead")
+    assert AgentRun.objects.get(pk=second.pk).stepped_aside
+    pause_run(stage.tenant.id, first.id, actor=SYSTEM, reason="x")
+    call_command("hand_back_leases", "dead")
+    assert answer(stage.carry_on(second))
 
 
 def test_an_author_bounds_how_many_runs_of_an_agent_work_at_once(stage, test_agent):

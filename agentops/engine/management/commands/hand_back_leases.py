@@ -17,7 +17,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute(leases.HAND_BACK_DEAD, {"owner": options["token"]})
-            runs = len(cursor.fetchall())
+            left = cursor.fetchall()
+            for tenant_id, key in left:
+                if key:
+                    cursor.execute(leases.LEAVE_KEY, {"tenant_id": tenant_id, "key": key})
             # Its requests on the wire are another matter: they become unknown, and are looked up.
             cursor.execute(
                 "UPDATE operations_operation SET lease_owner = NULL, lease_expires_at = NULL,"
@@ -26,4 +29,4 @@ class Command(BaseCommand):
                 [options["token"]],
             )
             operations = len(cursor.fetchall())
-        self.stdout.write(f"handed back {runs} runs; {operations} operations are looked up")
+        self.stdout.write(f"handed back {len(left)} runs; {operations} operations are looked up")
