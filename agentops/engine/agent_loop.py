@@ -240,8 +240,7 @@ async def _run_tool(run: LiveRun, call: Call, ledger: RunLedger, threads: ToolTh
             outcome = await _outcome(run, call, tool, ledger, threads)
         except Waiting as waiting:
             run.waits[call.key] = waiting.kinds
-            if waiting.until is not None:
-                run.timer = min(run.timer or waiting.until, waiting.until)
+            run.wake_within(waiting.until)
             return
     result, error = outcome
     told: dict[str, Any] = {

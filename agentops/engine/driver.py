@@ -249,7 +249,7 @@ class Driver:
                         )
                     except Waiting as waiting:
                         if not run.paused:
-                            run.timer = waiting.until
+                            run.wake_within(waiting.until)
                             if await self._park(run, Park(waiting.kinds)):
                                 return None
                 case RunTools(calls):
@@ -264,10 +264,7 @@ class Driver:
                         return None
 
     async def _park(self, run: LiveRun, park: Park) -> bool:
-        limits = [seconds for seconds in (run.timer, _left(run)) if seconds is not None]
-        ready_in = min(limits, default=None)
-        wake_in = max(0.0, ready_in) if ready_in is not None else None
-        parked = await self.ledger.park(run, park.kinds, wake_in, code=park.code, detail=park.detail)
+        parked = await self.ledger.park(run, park.kinds, run.due_in(), code=park.code, detail=park.detail)
         if not parked:  # something moved while the calls were made: ask them again
             run.waits.clear()
             run.timer = None
@@ -432,10 +429,6 @@ def _look_outside(told_up_to: UUID | None) -> tuple[list[UUID], UUID | None]:
     told_up_to = aftermath.look(told_up_to)
     take_left()
     return due(), told_up_to
-
-
-def _left(run: LiveRun) -> float | None:
-    return None if run.deadline is None else run.deadline - time.monotonic()
 
 
 async def _unwrapped(work: Coroutine[Any, Any, None]) -> None:

@@ -99,7 +99,7 @@ class LiveRun:
     taken_at: datetime  # by PostgreSQL's clock, at this moment of ours:
     taken: float = field(default_factory=time.monotonic)
     waits: dict[str, frozenset[str]] = field(default_factory=dict)
-    timer: float | None = None  # seconds until the earliest timer of its calls
+    timer: float | None = None  # the earliest timer of its calls, on this process's monotonic clock
     inbox: list[Message] = field(default_factory=list)  # read from PostgreSQL, not yet taken by this life
     in_model: bool = False
     paused: bool = False  # a person wants it to begin nothing more
@@ -119,6 +119,17 @@ class LiveRun:
     def busy(self, seconds: float) -> None:
         """The present step may take that long from now; beyond it, the lease is not renewed."""
         self.busy_until = max(self.busy_until or 0.0, time.monotonic() + seconds)
+
+    def wake_within(self, seconds: float | None) -> None:
+        """One of its calls waits for so many seconds from now, if for any; meanwhile others may take theirs."""
+        if seconds is not None:
+            at = time.monotonic() + seconds
+            self.timer = at if self.timer is None else min(self.timer, at)
+
+    def due_in(self) -> float | None:
+        """Seconds until its earliest timer or its deadline; None where it has neither."""
+        at = min((moment for moment in (self.timer, self.deadline) if moment is not None), default=None)
+        return None if at is None else max(0.0, at - time.monotonic())
 
     def journal(self) -> Journal:
         return Journal(

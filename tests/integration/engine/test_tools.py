@@ -4,15 +4,19 @@ import asyncio
 import threading
 import time
 from contextlib import suppress
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
+from pydantic import BaseModel
 
-from agentops.engine import agent_loop
+from agentops.engine import agent_loop, live
 from agentops.engine.ledger import RunLedger
-from agentops.sdk import Limits, Retryable, Terminal
+from agentops.kernel.clock import now
+from agentops.sdk import Agent, Call, Limits, Reply, Retryable, Terminal, tool
 from operations.models import Operation
 from runs.models import Step
-from tests.stage import answer, story, types
+from tests.stage import answer, eventually, story, types
 
 
 def told(run, type):
@@ -184,10 +188,35 @@ def test_a_tool_that_sleeps_holds_no_lease_and_sleeps_only_for_the_rest(stage, t
     assert (answer(run), len(lives)) == ("woke", 2)
 
 
-def test_calls_of_one_turn_run_side_by_side_and_are_told_in_their_order(stage):
-    from pydantic import BaseModel
+class Waited(BaseModel):
+    seconds: int
 
-    from agentops.sdk import Agent, Call, Reply, tool
+
+def test_a_call_that_takes_its_time_does_not_put_off_the_timer_of_another(stage, test_agent, monkeypatch):
+    passed = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0])
+
+    def wait(ctx, seconds: int) -> Waited:
+        """Sleep, or work for as long while the other one sleeps."""
+        if seconds == 3_600:
+            ctx.sleep(seconds)
+        eventually(
+            lambda: [run for run in stage.drivers[0].live.values() if run.timer], "the other one sleeps"
+        )
+        passed[0] = seconds
+        return Waited(seconds=seconds)
+
+    def script(conversation):
+        return Reply("", (Call("wait", {"seconds": 3_600}), Call("wait", {"seconds": 100})))
+
+    test_agent(lambda ctx: 1)
+    Agent("two", instructions="x", tools=[tool(reads=True, timeout_seconds=60.0)(wait)], offline=script)
+    monkeypatch.setattr(live, "time", clock)
+    run = stage.carry_on(stage.start("x", "two"), lambda row: row.blocked_on == ["timer"])
+    assert run.ready_at - now() < timedelta(seconds=3_550)
+
+
+def test_calls_of_one_turn_run_side_by_side_and_are_told_in_their_order(stage):
     from agentops.sdk.agents import separate_registry
 
     class Told(BaseModel):
@@ -216,7 +245,6 @@ def test_calls_of_one_turn_run_side_by_side_and_are_told_in_their_order(stage):
     [(("nothing", {}), "unknown_tool"), (("try_it", {"number": "x"}), "invalid_arguments")],
 )
 def test_a_call_that_cannot_be_made_is_told_to_the_model(stage, test_agent, call, code):
-    from agentops.sdk import Agent, Call, Reply
     from agentops.sdk.agents import agent
 
     tools = agent(test_agent(lambda ctx: 1)).tools
