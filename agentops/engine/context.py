@@ -14,8 +14,7 @@ from agentops.sdk.agents import Agent
 from agentops.sdk.context import BoundLogger, Principal, StepContext, require_name
 from agentops.sdk.errors import DuplicateStep, InvalidResult, JournalMismatch, OutcomeUnknown, Terminal
 from agentops.sdk.signals import StopSignal
-from agentops.sdk.text import repaired_json
-from agentops.sdk.tools import Tool, require_repeatable
+from agentops.sdk.tools import Tool, kept, require_repeatable
 from agentops.sdk.values import ChildRun, Receipt
 from agentops.telemetry.logs import logger
 from agentops.tenancy import identity
@@ -62,7 +61,7 @@ class CallSignal:
 
 def _as_json(name: str, value: Any) -> Any:
     try:
-        return repaired_json(to_jsonable_python(value))
+        return kept(f"The result of step {name}", to_jsonable_python(value))
     except PydanticSerializationError as error:
         raise InvalidResult(f"Step {name} returned something that is no JSON: {error}"[:300]) from None
 

@@ -18,8 +18,7 @@ from agentops.sdk.errors import (
     Terminal,
 )
 from agentops.sdk.signals import StopSignal
-from agentops.sdk.text import repaired_json
-from agentops.sdk.tools import Tool, digest_of, require_repeatable
+from agentops.sdk.tools import Tool, digest_of, kept, require_repeatable
 from agentops.sdk.values import ChildRun, Receipt
 
 Moment = Literal["before", "during", "after"]
@@ -176,7 +175,8 @@ class Rehearsal:
         digest = digest_of([repr(arg) for arg in args])
 
         def work() -> tuple[str, Any]:
-            return digest, repaired_json(to_jsonable_python(fn(_Step(f"{self.run_id}/{place}"), *args)))
+            value = to_jsonable_python(fn(_Step(f"{self.run_id}/{place}"), *args))
+            return digest, kept(f"The result of step {name}", value)
 
         recorded, result = self.once(place, work)
         if recorded != digest:

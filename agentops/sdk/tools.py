@@ -71,11 +71,14 @@ class Tool:
             value = self._result.dump_python(self._result.validate_python(result), mode="json")
         except ValidationError as error:
             raise InvalidResult(_complaint(self.name, error)) from None
-        if len(json.dumps(value, ensure_ascii=False)) > MAX_RESULT_CHARS:
-            raise InvalidResult(
-                f"The result of {self.name} is longer than {MAX_RESULT_CHARS} characters: ask for less."
-            )
-        return repaired_json(value)
+        return kept(f"The result of {self.name}", value)
+
+
+def kept(what: str, value: Any) -> Any:
+    """A JSON value as the journal keeps it: text that cannot be stored is repaired. Raises InvalidResult where it is too long."""
+    if len(json.dumps(value, ensure_ascii=False)) > MAX_RESULT_CHARS:
+        raise InvalidResult(f"{what} is longer than {MAX_RESULT_CHARS} characters: ask for less.")
+    return repaired_json(value)
 
 
 @overload

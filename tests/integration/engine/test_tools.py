@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from agentops.engine import agent_loop, live
 from agentops.engine.ledger import RunLedger
 from agentops.kernel.clock import now
-from agentops.sdk import Agent, Call, Limits, Reply, Retryable, Terminal, tool
+from agentops.sdk import Agent, Call, InvalidResult, Limits, Reply, Retryable, Terminal, tool
+from agentops.sdk.tools import MAX_RESULT_CHARS
 from operations.models import Operation
 from runs.models import Step
 from tests.stage import answer, eventually, story, types
@@ -38,6 +39,15 @@ def test_a_step_is_done_once_whatever_becomes_of_its_tool(stage, test_agent, mon
     assert answer(run) == "1"
     assert done == [(f"{run.public_id}/turn-1/call-0/note", "hello")]
     assert lives == [f"{run.public_id}/turn-1/call-0"] * 2
+
+
+def test_a_step_whose_result_is_too_long_is_not_kept(stage, test_agent):
+    run = stage.start(
+        "x", test_agent(lambda ctx: ctx.step("all", lambda step: "x" * MAX_RESULT_CHARS), reads=True)
+    )
+    assert "longer than" in answer(stage.carry_on(run))
+    assert told(run, "tool.failed")[0]["code"] == InvalidResult.code
+    assert not Step.objects.filter(run_id=run.pk, kind="step").exists()
 
 
 def test_a_step_that_is_replayed_with_other_arguments_ends_the_run(stage, test_agent):

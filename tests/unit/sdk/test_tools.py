@@ -297,3 +297,9 @@ def test_the_digest_is_stable_and_changes_with_what_a_model_sees():
     ]
     assert len({first.digest, *(other.digest for other in others)}) == 6
     assert first.digest == "sha256:" + first.digest.removeprefix("sha256:").lower()
+
+
+def test_a_result_of_a_step_is_bounded_as_that_of_a_tool():
+    assert Rehearsal().step("look", lambda step: "x" * (MAX_RESULT_CHARS - 2))
+    with pytest.raises(InvalidResult, match="step look is longer"):
+        Rehearsal().step("look", lambda step: "x" * MAX_RESULT_CHARS)
