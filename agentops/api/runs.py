@@ -40,6 +40,7 @@ def start(request: HttpRequest, asked: shapes.StartRun) -> HttpResponse:
     again, byte for byte, for 7 days, with `Idempotency-Replayed: true` and the run's present state in `Run-Status`.
     """
     principal = caller(request)
+    require_right(principal, "control_runs")
     key = key_of(request)
     agent = _agent(asked.agent)
     given = asked.model_dump(exclude={"agent"})

@@ -84,6 +84,19 @@ def test_a_persons_token_sees_what_that_person_may_see(acme, globex, person, cal
     assert (answer.status_code, answer.json()["code"]) == (403, "no_right")
 
 
+def test_a_persons_token_starts_runs_with_that_persons_right(acme, globex, person, caller_of):
+    engineer = person(acme, "emil", Membership.Role.ENGINEER)
+    others = [person(acme, "rosa"), person(globex, "gita", Membership.Role.ENGINEER)]
+    for each in others:
+        answer = caller_of(acme, "runs:write", person=each).post("/v1/runs", REFUND, key="k")
+        assert (answer.status_code, answer.json()["code"]) == (403, "no_right")
+    assert not AgentRun.objects.exists()
+    caller = caller_of(acme, "runs:write", person=engineer)
+    assert caller.post("/v1/runs", REFUND, key="k").status_code == 201
+    engineer.groups.clear()
+    assert caller.post("/v1/runs", REFUND, key="k").status_code == 403
+
+
 def test_a_session_is_no_token(acme, person):
     client = Client(enforce_csrf_checks=True)
     client.force_login(person(acme, "rosa"))
