@@ -192,7 +192,7 @@ def _answer(caller: Caller, run_id: str, instance: str, text: str) -> dict[str, 
 def _reason(text: str) -> str:
     try:
         message = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         message = None
     if not isinstance(message, dict) or message.get("type") != "cancel":
         raise BadRequest('Send {"type": "cancel", "reason": "…"}; nothing else is understood here.')

@@ -89,11 +89,15 @@ def test_strangers_are_turned_away_with_a_code_that_says_why(served, house):
     inactive = factories.person(home.tenant)
     cookie = signed_in(inactive)
     User.objects.filter(pk=inactive.pk).update(is_active=False)
+    no_longer_staff = factories.person(home.tenant)
+    left = signed_in(no_longer_staff)
+    User.objects.filter(pk=no_longer_staff.pk).update(is_staff=False)
     no_scope = factories.token(home.tenant, "usage:read")
     for credentials, code in [
         ({}, 4401),
         ({"cookie": "sessionid=invented"}, 4401),
         ({"cookie": cookie}, 4401),
+        ({"cookie": left}, 4401),
         ({"token": "agops_invented"}, 4401),
         ({"token": no_scope}, 4403),
         ({"token": other.token}, 4404),
@@ -177,7 +181,8 @@ def test_who_may_not_cancel_is_told_so_and_goes_on_reading(served, house):
             opened.send(json.dumps({"type": "cancel"}))
             (refused,) = frames(opened, 1)
             assert (refused["type"], refused["problem"]["status"]) == ("problem", 403)
-            for nonsense in ("{", "[]", '{"type": "approve"}', '{"type": "cancel", "reason": 7}'):
+            deep = "[" * 16_000
+            for nonsense in ("{", "[]", deep, '{"type": "approve"}', '{"type": "cancel", "reason": 7}'):
                 opened.send(nonsense)
                 assert frames(opened, 1)[0]["problem"]["status"] == 400
     story.say(1)
