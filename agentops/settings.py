@@ -288,6 +288,7 @@ SECURE_CSP = {
 CSRF_FAILURE_VIEW = "agentops.console.errors.stale_form"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
+SESSION_ENGINE = "agentops.console.sessions"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 HTTPS = AGENTOPS_BASE_URL.startswith("https://")

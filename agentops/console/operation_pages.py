@@ -1,5 +1,6 @@
 """Operations: the list, and one operation with its receipt, attempts and evidence; nothing is changed here."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -94,7 +95,7 @@ def operation_page(request: HttpRequest, operation_id: str) -> HttpResponse:
         "operation": operation,
         "label": status_label(operation.status),
         "sentence": status_sentence(operation, sent_at=sent_at),
-        "proof": _proof(operation, receipt),
+        "proof": proof(operation, receipt),
         "receipt": _lines(receipt),
         "params": _params(operation),
         "attempts": [_attempt(attempt, findings) for attempt in attempts],
@@ -135,23 +136,27 @@ def _approvals(operation: Operation) -> list[dict[str, str]]:
     ]
 
 
-def _proof(operation: Operation, receipt: dict[str, Any] | None) -> list[tuple[str, str]]:
+def proof(operation: Operation, receipt: dict[str, Any] | None) -> list[tuple[str, str]]:
     """What a receipt says, in four lines for people; the whole of it stands below."""
     if receipt is None:
         return []
     amount = receipt.get("amount", receipt.get("amount_minor"))
     currency = str(receipt.get("currency") or operation.currency).upper()
-    created = receipt.get("created")
     lines = [
         ("Reference", operation.provider_ref),
         ("Amount", money(amount, currency) if isinstance(amount, int) and currency else ""),
         ("Status", str(receipt.get("status") or "")),
-        (
-            "Made",
-            f"{datetime.fromtimestamp(created, UTC):%-d %b %H:%M:%S}" if isinstance(created, int) else "",
-        ),
+        ("Made", _moment(receipt.get("created"))),
     ]
     return [(label, value) for label, value in lines if value]
+
+
+def _moment(seconds: object) -> str:
+    """A provider's moment in words; "" where it is none."""
+    with suppress(ValueError, OverflowError, OSError):
+        if isinstance(seconds, int):
+            return f"{datetime.fromtimestamp(seconds, UTC):%-d %b %H:%M:%S}"
+    return ""
 
 
 def _params(operation: Operation) -> list[tuple[str, str]]:

@@ -190,9 +190,10 @@ def _now(look: str, text: str, key: str) -> dict[str, str]:
 
 
 def shown_groups(state: State, limit: int) -> tuple[list[Group], int]:
-    """The newest `limit` groups, and how many older ones there are."""
+    """The newest `limit` groups with all that are open, of which the page's first line speaks; how many are left out."""
     groups = list(state["groups"].values())
-    return groups[-limit:], max(0, len(groups) - limit)
+    shown = [group for group in groups[:-limit] if not group["end"]] + groups[-limit:]
+    return shown, len(groups) - len(shown)
 
 
 def is_problem(group: Mapping[str, Any]) -> bool:

@@ -193,6 +193,17 @@ def test_no_page_shows_a_tokens_hash(approval: Approval) -> None:
         assert "hash" not in re.sub(r"<[^>]+>", "", page)
 
 
+def test_a_list_is_asked_only_by_what_it_offers(approval: Approval) -> None:
+    factories.token(approval.tenant)
+    client = signed_in(administrator())
+    for model, path in changelists():
+        for field in model._meta.fields:
+            for lookup in (field.name, f"{field.name}__startswith", f"{field.name}__regex"):
+                assert client.get(path, {lookup: "("}).headers["Location"] == f"{path}?e=1", lookup
+    assert client.get("/admin/tenancy/membership/", {"role__exact": ROLE.LEAD}).status_code == 200
+    assert client.get("/admin/audit/auditentry/", {"security__exact": "1"}).status_code == 200
+
+
 def test_no_list_offers_a_select_over_a_large_table() -> None:
     for model, model_admin in admin.site._registry.items():
         keys = {field.name for field in model._meta.fields if isinstance(field, models.ForeignKey)}

@@ -36,3 +36,9 @@ def test_the_page_of_a_fault_asks_no_database(path: str) -> None:
 
 def test_the_front_door_leads_to_the_console(db: None) -> None:
     assert Client().get("/")["Location"] == "/admin/"
+
+
+@pytest.mark.parametrize("path", ["/admin/login/", "/admin/", "/nothing-here/"])
+def test_a_cookie_that_cannot_be_kept_is_nobodys(db: None, path: str) -> None:
+    answer = Client().get(path, headers={"Cookie": 'sessionid="abcdefgh\\000"'})
+    assert answer.status_code == Client().get(path).status_code

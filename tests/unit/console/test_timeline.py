@@ -46,6 +46,20 @@ def test_a_run_waits_for_a_person_from_the_question_to_the_answer() -> None:
     assert decided["groups"]["apr_1"]["word"] == "approved by user:7"
 
 
+def test_a_question_that_waits_is_told_however_few_rows_are_shown() -> None:
+    log = logs.asked_to_a_person()
+    log(0.1, "tool.started", call_id="turn-2/call-1", tool="lookup_order", attempt=1)
+    log(0.2, "tool.completed", call_id="turn-2/call-1", tool="lookup_order", seconds=0.2, summary="delivered")
+    state = state_of(log.frames)
+    line = timeline_view.now_line(state, end_of(state))
+    assert line["key"] == "apr_1"
+    groups, left_out = timeline_view.shown_groups(state, 1)
+    assert left_out == len(state["groups"]) - len(groups) > 0
+    assert [group["key"] for group in groups][-1] == "turn-2/call-1"
+    state["groups"] = {group["key"]: group for group in groups}
+    assert timeline_view.now_line(state, end_of(state)) == line
+
+
 def test_a_group_owns_its_present_state() -> None:
     groups = state_of(logs.story())["groups"]
     assert groups["turn-1/call-0"]["state"] == "ok"
