@@ -4,12 +4,13 @@ from dataclasses import replace
 from uuid import UUID
 
 from agentops.kernel import sealed
+from agentops.kernel.clock import now
 from agentops.kernel.redaction import mask_text
 from agentops.kernel.sealed import Place
 from agentops.tenancy import vault
 
 from .connectors.base import Answer
-from .evidence import Evidence, is_answered, is_overtaken, others_in_doubt, readable
+from .evidence import Evidence, is_answered, is_overtaken, is_quiet, others_in_doubt, readable
 from .incidents import alarm, close_incident, hold_incident, open_incident
 from .models import Finding, Operation
 from .moves import Locked, lock, retried
@@ -157,10 +158,16 @@ def _settle(locked: Locked, evidence: Evidence) -> None:
 
 
 def _is_a_no(operation: Operation, evidence: Evidence) -> bool:
-    """Whether it is over with it: by the answer, or by whoever has seen that its effect failed, and no other one."""
+    """Whether it is over with it: by the answer, or by whoever has seen that its effect failed, and no other one.
+
+    A look that shows none of ours proves nothing before `quiet_at`: ours may be on its way.
+    """
     if evidence.source == Source.ANSWER:
         return _proves_nothing_done(operation, evidence)
-    return evidence.answer.provider_ref in ("", operation.provider_ref) or not operation.provider_ref
+    reference = evidence.answer.provider_ref
+    if not reference:
+        return is_quiet(operation, now())
+    return reference == operation.provider_ref or not operation.provider_ref
 
 
 def _proves_nothing_done(operation: Operation, evidence: Evidence) -> bool:

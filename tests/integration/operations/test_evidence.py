@@ -114,6 +114,19 @@ def test_a_refusal_of_one_request_is_none_of_the_other(ledger, order):
     )
 
 
+def test_a_look_that_shows_only_somebody_elses_effect_proves_nothing_while_ours_may_be_on_its_way(
+    ledger, order
+):
+    made = on_its_way(ledger, order)
+    take(made.id, answered(Verdict.UNKNOWN, 1, code="timeout"))
+    elses = Evidence(Source.LOOK_UP, Answer(Verdict.REFUSED, code="already_cancelled"))
+    made = take(made.id, elses)
+    assert (made.status, made.in_doubt) == (S.UNKNOWN, True)
+    ledger.move_clock(flight_seconds(made))
+    made = take(made.id, elses)
+    assert (made.status, made.error_code) == (S.FAILED, "already_cancelled")
+
+
 def test_an_answer_is_on_record_once_however_often_its_commit_was_lost(ledger, order):
     made = on_its_way(ledger, order)
     for _ in range(3):
