@@ -23,6 +23,7 @@ from .connectors.registry import CONNECTORS
 from .dispatch import call_of, loaded
 from .evidence import Evidence
 from .findings import merge
+from .incidents import open_at
 from .models import Connection, Hook, Operation
 from .moves import lock, retried
 from .states import Source, Verdict
@@ -126,7 +127,7 @@ def _store(connection: Connection, message: Message, body: bytes) -> tuple[Hook,
 def take_left(limit: int = 32) -> int:
     """Take messages that are stored and that nobody has taken: their receiver died, or met a lock. Returns how many.
 
-    One that cannot be taken at all is put aside as `unreadable`: it must not hold up the others, nor whatever else is due.
+    One that cannot be taken at all is put aside as `unreadable`, under an incident: it must not hold up the others, nor whatever else is due.
     """
     left = Hook.objects.filter(
         taken_at__isnull=True, received_at__lte=now() - timedelta(seconds=LEFT_SECONDS)
@@ -141,8 +142,15 @@ def take_left(limit: int = 32) -> int:
             log.warning("hook_left_for_later", error=type(error).__name__)
         except Exception:
             log.exception("hook_put_aside", event_id=hook.event_id)
-            _claim(hook, "unreadable")
+            _put_aside(hook)
     return taken
+
+
+@retried
+def _put_aside(hook: Hook) -> None:
+    """It was signed, so it may tell of money: somebody has to look at it."""
+    if _claim(hook, "unreadable"):
+        open_at(hook.connection, "message_unreadable")
 
 
 def _take(connection: Connection, hook: Hook, told: Told | None) -> None:

@@ -1,11 +1,12 @@
 """Incidents: one for a cause, however many operations wait behind it."""
 
 from typing import Any
+from uuid import UUID
 
 from agentops.audit.entries import SYSTEM, record
 from agentops.kernel.clock import Now
 
-from .models import Incident, Operation
+from .models import Connection, Incident, Operation
 
 # Until somebody mends it nothing is sent.
 CREDENTIAL_CODES = ("credential_refused", "credential_missing", "connection_disabled")
@@ -13,12 +14,21 @@ CREDENTIAL_CODES = ("credential_refused", "credential_missing", "connection_disa
 
 def open_incident(operation: Operation, kind: str, *, about: str = "") -> Incident:
     """The open incident of that kind about `about` (by default the operation's connection), made where there is none."""
+    return _opened(operation.tenant_id, operation.connection_id, kind, about)
+
+
+def open_at(connection: Connection, kind: str) -> Incident:
+    """The same where no operation is known: about the connection."""
+    return _opened(connection.tenant_id, connection.id, kind)
+
+
+def _opened(tenant_id: int, connection_id: UUID, kind: str, about: str = "") -> Incident:
     incident, _ = Incident.objects.get_or_create(
-        tenant_id=operation.tenant_id,
+        tenant_id=tenant_id,
         kind=kind,
-        about=about or str(operation.connection_id),
+        about=about or str(connection_id),
         closed_at=None,
-        defaults={"connection_id": operation.connection_id},
+        defaults={"connection_id": connection_id},
     )
     return incident
 

@@ -23,6 +23,7 @@ from .dispatch import Authority, call_of, loaded
 from .evidence import Evidence
 from .findings import take
 from .grades import declared
+from .incidents import open_at
 from .models import Attempt, Connection, Operation, Sweep, Target, Unmatched
 from .services import remember_facts
 from .states import FINAL, OperationStatus, Source, Verdict
@@ -152,6 +153,7 @@ def _match_all(
             Exception
         ):  # its row was altered, or cannot be read: somebody has to look, and the others go on
             log.exception("sweep_cannot_match", provider_ref=told.provider_ref)
+            open_at(connection, "effect_unreadable")
             kind, operation = UNCLEAR, None
         if not is_kept or kind == ADOPTED:
             found[kind] += 1

@@ -333,6 +333,8 @@ def test_a_message_that_cannot_be_taken_at_all_holds_up_no_other_and_nothing_tha
     move_clock(hooks.LEFT_SECONDS + 1)
     assert hooks.take_left() == 1
     assert outcomes() == {"unreadable": 1, "taken": 1}
+    incident = Incident.objects.get(kind="message_unreadable", closed_at=None)
+    assert incident.about == str(account.id), "it may tell of money, so somebody has to look"
     assert stage.carry_on(made.run).status == "completed"
 
 

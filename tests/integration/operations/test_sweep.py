@@ -275,6 +275,8 @@ def test_one_effect_that_cannot_be_matched_stops_no_other_of_its_list(stage, pay
     stage.move_clock(60)
     done = swept(payments)
     assert (done.ours, done.listed) == (1, 2)
+    incident = Incident.objects.get(kind="effect_unreadable", closed_at=None)
+    assert incident.about == str(payments.id), "it is money, so somebody has to look"
 
 
 def test_one_list_that_cannot_be_gone_through_stops_no_other(stage, payments, monkeypatch):
