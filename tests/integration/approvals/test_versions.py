@@ -1,6 +1,7 @@
 """A policy owner's way: a draft with its faults shown, tried on the past, published for good or only to record."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from django.db import DatabaseError, connection, transaction
@@ -13,6 +14,7 @@ from approvals.models import Policy, PolicyDecision
 from approvals.policy import in_force
 from approvals.rules import versions
 from approvals.rules.trial import over_the_past
+from operations.connectors.registry import ACTIONS
 from tests import factories, proposals
 from tests.integration.cli.test_run_command import refused, told
 from tests.stage import together
@@ -77,6 +79,17 @@ def test_a_draft_is_checked_seen_published_once_and_never_changed_again(acme, ow
         (f"policy.{verb}", f"user:{owner.pk}")
         for verb in ("drafted", "drafted", "published", "drafted", "published", "drafted", "discarded")
     ]
+
+
+def test_a_draft_that_another_release_finds_faulty_is_not_published(acme, owner, monkeypatch):
+    by = {"person": owner, "channel": "cli"}
+    lowers = rule(when=f"{EUR}true", clamp={"amount_minor": 5_000})
+    draft = versions.save_draft(acme, REFUND, [lowers], **by)
+    monkeypatch.setitem(ACTIONS, REFUND, replace(ACTIONS[REFUND], adjustable=()))
+    with pytest.raises(Invalid) as faulty:
+        versions.publish(acme, REFUND, digest=draft.digest, **by)
+    assert faulty.value.code == "faulty_rules"
+    assert versions.draft_of(acme, REFUND) == draft
 
 
 def run_sql(statement):

@@ -2,6 +2,7 @@
 
 import re
 import time
+from functools import partial
 from pathlib import Path
 
 import cel
@@ -16,6 +17,8 @@ from approvals.rules.conditions import CannotEvaluate
 from approvals.rules.evaluation import first_match, ruleset
 from approvals.rules.shape import lint, read
 from approvals.rules.variables import known_for
+from approvals.rules.verdicts import Verdict, after
+from approvals.states import Outcome
 from operations.connectors.registry import ACTIONS
 
 REFUND = ACTIONS["refund.create"]
@@ -355,6 +358,19 @@ def test_a_rule_that_is_none_denies_only_where_it_is_reached():
 def test_a_rule_that_lowers_what_may_not_be_lowered_denies():
     with pytest.raises(CannotEvaluate):
         first_match(ruleset(REFUND, [rule(clamp={"order": 1})]), VALUES)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_what_a_rule_lowers_is_asked_of_the_strictest_that_either_rule_names(swapped):
+    """One names a group, the other more people and a hold: none of it is lost on the way down."""
+    ask = partial(Verdict, Outcome.REQUIRE_APPROVAL, codes=())
+    pair = (
+        ask("a", group="finance", required=1, hold_seconds=0),
+        ask("b", group="", required=3, hold_seconds=600),
+    )
+    earlier, now = reversed(pair) if swapped else pair
+    both = after(earlier, now)
+    assert (both.required, both.group, both.hold_seconds) == (3, "finance", 600)
 
 
 def test_rules_are_read_without_decimals():
