@@ -16,10 +16,10 @@ from agentops.tenancy.models import User
 from operations.connectors.base import Facts
 from operations.dispatch import Authority, Standing
 from operations.models import Operation
-from operations.moves import Locked, move
+from operations.moves import Locked, askers_of, move
 from operations.rewriting import Rewritten, rewrite
 from operations.states import OperationStatus
-from runs.services import requesters_of, wake
+from runs.services import wake
 
 from . import limits, queries, rights
 from .asking import ask, people_decide
@@ -135,7 +135,7 @@ def _no_longer_given(operation: Operation, approval: Approval, verdict: Verdict)
         return "approval_expired"
     if verdict.asks_more_than(Outcome.REQUIRE_APPROVAL, approval.required, approval.group):
         return "policy_asks_more"
-    requesters = requesters_of(operation.run)
+    requesters = askers_of(operation)  # whoever came to the same intent since has asked as well
     for decision in approval.decisions.filter(verdict=VerdictOfPerson.APPROVE).order_by("id"):
         person = User.objects.get(pk=decision.reviewer_id)  # with no cached permissions
         match rights.why_no_part(person, approval, requesters=requesters):

@@ -21,7 +21,6 @@ from operations.models import Operation
 from operations.moves import Locked, lock, move, retried
 from operations.services import digest_of
 from operations.states import OperationStatus
-from runs.services import requesters_of
 from runs.wakeups import ring_operations
 
 from . import limits, queries
@@ -115,9 +114,8 @@ def _decide(shown: Approval, given: _Answer) -> Approval:
             code="sheet_differs",
         )
     reviewer = User.objects.get(pk=given.reviewer_id)  # with no cached permissions
-    asked_by = {name for run in locked.runs.values() for name in requesters_of(run)}
     if given.verdict == VerdictOfPerson.REJECT:
-        entitled(approval, reviewer, given.verdict, requesters=asked_by)
+        entitled(approval, reviewer, given.verdict, requesters=locked.askers)
         _write_decision(approval, reviewer, given)
         close(locked, approval, _S.REJECTED, given.actor, reason="rejected")
         move(
@@ -133,7 +131,7 @@ def _decide(shown: Approval, given: _Answer) -> Approval:
         raise Conflict("The record of this operation was altered; it is not sent.", code="record_altered")
     groups = limits.groups_of(reviewer, approval.tenant)
     kept = limits.locked(limits.applying(reviewer, approval, groups))  # the last of all locks
-    entitled(approval, reviewer, given.verdict, requesters=asked_by)
+    entitled(approval, reviewer, given.verdict, requesters=locked.askers)
     _write_decision(approval, reviewer, given, groups=groups, limit_minor=limits.each_minor(kept))
     if approval.decisions.filter(verdict=VerdictOfPerson.APPROVE).count() >= approval.required:
         _approved(locked, approval, given.actor)

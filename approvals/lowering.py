@@ -16,7 +16,6 @@ from operations.moves import lock, move, retried
 from operations.rewriting import Rewritten, rewrite, rewritten
 from operations.services import params, remember_facts
 from operations.states import OperationStatus
-from runs.services import requesters_of
 
 from . import queries
 from .asking import ask, people_decide
@@ -120,9 +119,7 @@ def _lower(
             code="digest_mismatch",
             extra={"proposal_digest": approval.proposal_digest},
         )
-    take_part(
-        actor, approval, requesters={name for run in locked.runs.values() for name in requesters_of(run)}
-    )
+    take_part(actor, approval, requesters=locked.askers)
     if operation.attempts:
         raise Conflict(
             "It was tried before, and its bytes are pinned. Reject it, and let less be proposed.",

@@ -187,8 +187,9 @@ def extend(tenant_id: int, approval_id: UUID, *, reviewer: User, channel: str) -
 
 @retried
 def _extend(approval_id: UUID, operation_id: UUID, actor: Actor) -> Approval:
-    approval = open_question(lock(operation_id), approval_id)
-    take_part(actor, approval)
+    locked = lock(operation_id)
+    approval = open_question(locked, approval_id)
+    take_part(actor, approval, requesters=locked.askers)
     if approval.expires_at is None:
         raise Conflict("It waits without an end; there is nothing to extend.", code="never_expires")
     if approval.extended_at is not None:

@@ -1,6 +1,6 @@
 """The one function that moves an operation: compare-and-swap, event, audit entry, and what the run must know of it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from typing import Any
 from uuid import UUID
@@ -15,7 +15,7 @@ from agentops.kernel.redaction import mask_text
 from agentops.kernel.transitions import LostRace, swap
 from runs.events import Event, append
 from runs.models import AgentRun
-from runs.services import finish_ending, wake
+from runs.services import finish_ending, requesters_of, wake
 
 from .models import Interest, Operation, Settlement, Target
 from .states import FINAL, OperationStatus
@@ -35,6 +35,21 @@ class Locked:
     @property
     def run(self) -> AgentRun:
         return self.runs[self.operation.run_id]
+
+    @property
+    def askers(self) -> set[str]:
+        """Everybody who asks for it: the chain of each run that came to it."""
+        return _chains(self.runs.values())
+
+
+def askers_of(operation: Operation) -> set[str]:
+    """The same for an operation that is not locked."""
+    runs = {operation.run_id, *_interested([operation.id])[operation.id]}
+    return _chains(AgentRun.objects.filter(pk__in=runs))
+
+
+def _chains(runs: Iterable[AgentRun]) -> set[str]:
+    return {name for run in runs for name in requesters_of(run)}
 
 
 def lock(operation_id: UUID, *, tenant_id: int | None = None) -> Locked:

@@ -16,7 +16,6 @@ from agentops.kernel.redaction import printable
 from agentops.kernel.sealed import Place
 from agentops.tenancy import vault
 from agentops.tenancy.models import User
-from runs.services import requesters_of
 from runs.wakeups import ring_operations
 
 from .connectors.base import Answer
@@ -191,8 +190,8 @@ def _act(operation_id: UUID, says: Says, person: User, channel: str, checked: _C
     opened = Settlement.objects.filter(
         tenant_id=operation.tenant_id, operation=operation, closed_at=None
     ).first()
-    first = _first_of_two(operation, opened, says, person)
-    is_enough = first is not None or _alone(operation, says, person, checked.is_verified)
+    first = _first_of_two(locked, opened, says, person)
+    is_enough = first is not None or _alone(locked, says, person, checked.is_verified)
     settlement_id = first.id if first else uuid7()
     if is_enough:
         had_person = has_person(operation)
@@ -214,28 +213,26 @@ def _act(operation_id: UUID, says: Says, person: User, channel: str, checked: _C
     return Settled(operation, "settled" if is_enough else "waits")
 
 
-def _first_of_two(
-    operation: Operation, opened: Settlement | None, says: Says, person: User
-) -> Settlement | None:
+def _first_of_two(locked: Locked, opened: Settlement | None, says: Says, person: User) -> Settlement | None:
     """What another person has said already and `person` now says too, with which it is enough.
 
     The word of one who has lost the right since is none any more.
     """
     if opened is None or opened.by_id == person.pk or not _same(opened, says):
         return None
-    if not _may_settle(operation, opened.by):
+    if not _may_settle(locked.operation, opened.by):
         return None
-    if f"user:{person.pk}" in requesters_of(operation.run):
+    if f"user:{person.pk}" in locked.askers:
         raise NotYours("You asked for this operation, so somebody else confirms.", code="own_request")
     return opened
 
 
-def _alone(operation: Operation, says: Says, person: User, is_verified: bool) -> bool:
+def _alone(locked: Locked, says: Says, person: User, is_verified: bool) -> bool:
     """Whether this person's word is enough: within the limit, for what somebody else has asked for, and verified."""
     if says.verdict == _P.KEEP_LOOKING:
         return True
-    is_own = f"user:{person.pk}" in requesters_of(operation.run)
-    return is_verified and not is_own and is_within_limit(person, operation)
+    is_own = f"user:{person.pk}" in locked.askers
+    return is_verified and not is_own and is_within_limit(person, locked.operation)
 
 
 def _same(opened: Settlement, says: Says) -> bool:

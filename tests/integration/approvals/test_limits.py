@@ -6,15 +6,18 @@ from threading import local as per_thread
 
 import pytest
 from django.contrib.auth.models import Group
+from django.db import transaction
 
 from agentops.audit.models import AuditEntry
 from agentops.kernel.clock import now
 from agentops.kernel.problems import Conflict, NotYours
+from agentops.tenancy import principals
 from agentops.tenancy.models import Membership
 from approvals import limits, queries, rights
 from approvals.models import Approval, Decision, ReviewLimit
-from approvals.services import lower
+from approvals.services import extend, lower
 from operations.connectors.base import Answer
+from operations.models import Interest
 from operations.states import OperationStatus, Verdict
 from tests import factories
 from tests.stage import together
@@ -194,27 +197,50 @@ def test_two_different_people_decide_and_the_person_behind_the_bot_is_neither(st
     assert world.decide(approval, third).status == "approved"
 
 
-def test_whoever_joins_in_asking_does_not_decide(still_world):
-    """Another run came to the same intent; the person behind that one has asked for it too."""
-    from django.db import transaction
-
-    from agentops.tenancy import principals
-    from operations.models import Interest
-
-    world = still_world
-    person = factories.person(world.tenant, each_minor=10**6)
-    approval = world.ask()
+def joins(world, approval, person):
+    """Another run comes to the same intent; `person` is behind that one, and has asked for it too."""
     bot = principals.authenticate(factories.token(world.tenant, person=person), "rest")
     joined = factories.run(bot, "The same gift.")
     with transaction.atomic():
         Interest.objects.create(
             run_id=joined.id, step="turn-1/call-0", tenant_id=world.tenant.id, operation=approval.operation
         )
+
+
+def test_whoever_joins_in_asking_does_not_decide(still_world):
+    world = still_world
+    person = factories.person(world.tenant, each_minor=10**6)
+    approval = world.ask()
+    joins(world, approval, person)
     assert refused(world, approval, person) == "own_request"
     less = {"changes": {"amount_minor": 1}, "reason": "x", "proposal_digest": approval.proposal_digest}
     with pytest.raises(NotYours) as told:
         lower(world.tenant.id, approval.id, reviewer=person, channel="admin", **less)
     assert told.value.code == "own_request", "nor may ask for less of it"
+    with pytest.raises(NotYours) as told:
+        extend(world.tenant.id, approval.id, reviewer=person, channel="admin")
+    assert told.value.code == "own_request", "nor give it more time"
+
+
+def test_a_yes_of_whoever_joins_in_asking_afterwards_sends_nothing(world):
+    approval = world.ask()
+    person = factories.person(world.tenant, each_minor=10**6)
+    world.decide(approval, person)
+    joins(world, approval, person)
+    world.send(approval.operation)
+    approval.refresh_from_db()
+    assert (approval.status, approval.closed_reason) == ("superseded", "approver_asked_for_it")
+    assert world.connector.books == {}
+    assert refused(world, world.open_of(approval.operation), person) == "own_request"
+
+
+def test_nobody_is_named_or_told_who_is_no_member_any_more(still_world):
+    world = still_world
+    stays, left = (factories.person(world.tenant, each_minor=10**6) for _ in range(2))
+    approval = world.ask()
+    assert queries.who_can_approve(approval) == [stays, left]
+    Membership.objects.filter(user=left).delete()
+    assert queries.who_can_approve(approval) == [stays]
 
 
 def test_who_left_the_group_that_a_rule_asks_has_given_a_yes_for_nothing(world):

@@ -16,7 +16,7 @@ from approvals.services import AUTHORITY, revoke
 from operations import queries
 from operations.connections import remove_credential, set_credential
 from operations.dispatch import depart, dispatch, loaded, send
-from operations.models import Incident, SettleLimit, Settlement
+from operations.models import Incident, Interest, SettleLimit, Settlement
 from operations.reconcile import carry_on, look_up
 from operations.settlement import Says, is_within_limit, settle, words
 from operations.states import PersonsVerdict as P
@@ -276,6 +276,19 @@ def test_nobody_settles_alone_what_they_asked_for(stage, in_doubt, settler, move
     AgentRun.objects.filter(pk=made.run_id).update(actor=f"user:{settler.pk}")
     move_clock(60)
     low = factories.settler(stage.tenant, each_minor=0)
+    assert say(made, low, P.DID_NOT, PROOF).how == "waits"
+    refused("own_request", say, made, settler, P.DID_NOT, PROOF)
+
+
+def test_nor_do_they_settle_alone_what_another_run_of_theirs_came_to(stage, in_doubt, settler, move_clock):
+    _, made = in_doubt()
+    joined = AgentRun.objects.get(pk=stage.ask_refund(stage.order(LARGE)).pk)
+    AgentRun.objects.filter(pk=joined.pk).update(actor=f"user:{settler.pk}")
+    Interest.objects.create(run=joined, step="turn-1/call-9", tenant=stage.tenant, operation=made)
+    move_clock(60)
+    assert say(made, settler, P.DID_NOT, PROOF).how == "waits"
+    low = factories.settler(stage.tenant, each_minor=0)
+    assert say(made, low, P.KEEP_LOOKING).how == "settled"
     assert say(made, low, P.DID_NOT, PROOF).how == "waits"
     refused("own_request", say, made, settler, P.DID_NOT, PROOF)
 
