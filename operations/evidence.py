@@ -66,7 +66,7 @@ def answers_by_key(operation: Operation, said: Answer) -> bool:
     return (
         said.verdict in (Verdict.UNKNOWN, Verdict.BUSY)
         and not is_contradicted(operation)
-        and operation.attempts < MAX_TRIES
+        and tries(operation) < MAX_TRIES
         and reliance(operation.connection).keys
         and key_lives(operation, now())
     )
@@ -167,6 +167,12 @@ def look_ups_in_vain(operation: Operation) -> int:
     said = [Verdict.UNKNOWN, Verdict.CONTRADICTION]
     look_ups = Finding.objects.filter(operation_id=operation.id, source=Source.LOOK_UP)
     return look_ups.filter(verdict__in=said).count()
+
+
+def tries(operation: Operation) -> int:
+    """Requests on the wire; one that met a refused credential, which waits for its repair as long as that takes, is none."""
+    answers = Finding.objects.filter(operation_id=operation.id, source=Source.ANSWER)
+    return operation.attempts - answers.filter(verdict=Verdict.BLOCKED).count()
 
 
 def tries_in_vain(operation: Operation) -> int:

@@ -25,6 +25,7 @@ from .evidence import (
     key_lives,
     last_answer,
     look_ups_in_vain,
+    tries,
     tries_in_vain,
 )
 from .grades import declared, reliance
@@ -137,11 +138,11 @@ def blocked(locked: Locked, answer: Answer) -> None:
 
 def not_sent(locked: Locked, answer: Answer) -> None:
     """Surely not applied, by this try or by another: it may be tried again, but not for ever."""
-    tries = tries_in_vain(locked.operation)
-    if tries >= MAX_TRIES:
+    vain = tries_in_vain(locked.operation)
+    if vain >= MAX_TRIES:
         fail(locked, answer, "gave_up")
         return
-    pause = answer.retry_after_seconds or min(60.0, 2.0**tries)
+    pause = answer.retry_after_seconds or min(60.0, 2.0**vain)
     move(
         locked,
         _S.APPROVED,
@@ -227,7 +228,7 @@ def absent(locked: Locked) -> None:
         _look_later(operation)
         return
     said, proved = last_answer(operation), reliance(operation.connection)
-    if operation.attempts >= MAX_TRIES:
+    if tries(operation) >= MAX_TRIES:
         escalate(locked, said, "too_many_tries")
     elif is_contradicted(operation):
         escalate(locked, said, "contradiction")

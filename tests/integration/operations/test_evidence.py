@@ -16,7 +16,7 @@ from operations import queries
 from operations.connectors.base import Answer
 from operations.connectors.registry import CONNECTORS
 from operations.dispatch import depart, loaded, send
-from operations.evidence import Evidence, flight_seconds, key_lives, may_be_sent_again
+from operations.evidence import MAX_TRIES, Evidence, flight_seconds, key_lives, may_be_sent_again
 from operations.findings import take
 from operations.models import Attempt, Finding, Incident
 from operations.reconcile import carry_on, due, reconcile
@@ -125,6 +125,19 @@ def test_a_look_that_shows_only_somebody_elses_effect_proves_nothing_while_ours_
     ledger.move_clock(flight_seconds(made))
     made = take(made.id, elses)
     assert (made.status, made.error_code) == (S.FAILED, "already_cancelled")
+
+
+def test_days_with_a_refused_credential_use_up_none_of_the_tries_that_a_lost_answer_has(ledger, order):
+    made = on_its_way(ledger, order)
+    for _ in range(MAX_TRIES + 1):
+        made = take(made.id, answered(Verdict.BLOCKED, made.attempts, code="api_key_expired"))
+        assert made.status == S.APPROVED
+        ledger.move_clock(61)
+        assert depart(loaded(made.id), AUTHORITY, worker="two") is not None
+        made = loaded(made.id)
+    take(made.id, answered(Verdict.UNKNOWN, made.attempts, code="timeout"))
+    assert ledger.settle(loaded(made.id)).status == S.SUCCEEDED
+    assert len(ledger.refunds(order)) == 1
 
 
 def test_an_answer_is_on_record_once_however_often_its_commit_was_lost(ledger, order):
