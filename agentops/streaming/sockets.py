@@ -19,6 +19,7 @@ from django.urls import re_path
 from agentops.engine.control import AlreadyEnded, CancelReceipt, cancel_run
 from agentops.kernel.ids import uuid7
 from agentops.kernel.problems import BadRequest, Fault, NotFound, NotYours, Problem, Unauthorized, Unavailable
+from agentops.kernel.redaction import storable
 from agentops.telemetry.logs import logger
 from approvals.queries import tenants_for
 
@@ -199,7 +200,7 @@ def _reason(text: str) -> str:
     reason = message.get("reason", "")
     if not isinstance(reason, str):
         raise BadRequest("`reason` is a text.", errors=[Fault(pointer="/reason", detail="not a text")])
-    return reason
+    return storable(reason)
 
 
 def _receipt_body(receipt: CancelReceipt) -> dict[str, Any]:
