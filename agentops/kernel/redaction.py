@@ -19,8 +19,14 @@ def _last_four(found: re.Match[str]) -> str:
 _PATTERNS: tuple[tuple[re.Pattern[str], _Replacement], ...] = (
     (re.compile(r"\b(?:sk|pk|rk|whsec|agops)_[A-Za-z0-9_\-]{8,}"), MASK),
     (re.compile(r"\bBearer\s+[A-Za-z0-9._\-~+/]{8,}=*", re.IGNORECASE), f"Bearer {MASK}"),
-    (re.compile(r"\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]+"), MASK),
-    (re.compile(r"\b([A-Za-z0-9])[A-Za-z0-9._%+\-]*@([A-Za-z0-9.\-]+\.[A-Za-z]{2,})"), rf"\1{MASK}@\2"),
+    (re.compile(r"\beyJ[A-Za-z0-9_\-]{8,1000}\.[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]+"), MASK),
+    # Each run of letters is read once: anybody can ask for an address of 64 KB, and it is masked on its way to the log.
+    (
+        re.compile(
+            r"(?<![A-Za-z0-9._%+\-])([._%+\-]*[A-Za-z0-9])[A-Za-z0-9._%+\-]*+@([A-Za-z0-9.\-]+\.[A-Za-z]{2,})"
+        ),
+        rf"\1{MASK}@\2",
+    ),
     (re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b"), MASK),
     # After the account numbers, whose digits read like a card's.
     (re.compile(r"(?<![\d.])(?:\d[ -]?){13,19}(?!\d)"), _last_four),
