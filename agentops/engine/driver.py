@@ -369,7 +369,10 @@ class Driver:
         if not self.draining and await self.ledger.have_needed(self.pool_name):
             self._wake.set()
         for run_id in await self._in_thread(waiting_for_another_release):
-            await self._in_thread(partial(wake, run_id, "operation", {}))
+            try:
+                await self._in_thread(partial(wake, run_id, "operation", {}))
+            except Exception:  # one whose key does not open must not hold up the others
+                log.exception("run_not_woken", run_id=show("run", run_id))
 
     async def _outside(self) -> None:
         """Ends that nobody was told of, messages that were left, and operations that are due, whoever proposed them."""

@@ -1,5 +1,7 @@
 """A run whose key does not open (it was erased, or the master key is not here) holds up nobody else's."""
 
+from dataclasses import replace
+
 import pytest
 
 from agentops.audit.entries import SYSTEM
@@ -8,9 +10,10 @@ from agentops.engine.control import cancel_run, end_overdue
 from agentops.kernel.clock import Now
 from agentops.tenancy import vault
 from agentops.tenancy.models import DataKey
+from operations.connectors.registry import ACTIONS
 from runs.models import AgentRun
 from tests import factories
-from tests.stage import answer, eventually
+from tests.stage import LARGE, answer, eventually
 
 
 @pytest.fixture
@@ -50,6 +53,23 @@ def test_however_many_there_are_the_others_are_ended_at_the_next_look(stage, shu
     AgentRun.objects.filter(pk=late.pk).update(deadline_at="2026-01-02T00:00:00Z")
     assert [end_overdue(limit=1) for _ in range(2)] == [0, 1]
     assert AgentRun.objects.get(pk=late.pk).error_code == "deadline"
+
+
+def test_the_others_are_told_that_what_they_wait_for_is_of_another_version(stage, monkeypatch):
+    runs = [stage.ask_refund(stage.order(LARGE)) for _ in range(2)]
+    approvals = [stage.until_asked(run) for run in runs]
+    stage.rest()
+    for approval in approvals:
+        stage.decide(approval, stage.reviewer())
+    AgentRun.objects.update(
+        ready_at=None, status="running", blocked_on=["operation"]
+    )  # as if long in the air
+    erase(runs[0])
+    stage.move_clock(11)
+    refund = ACTIONS["refund.create"]
+    monkeypatch.setitem(ACTIONS, "refund.create", replace(refund, version=refund.version + 1))
+    row = stage.carry_on(runs[1], lambda row: row.blocked_on == ["release"])
+    assert row.needs == [f"action:refund.create@{refund.version}"]
 
 
 def test_ends_that_cannot_be_told_hold_up_no_other(stage, monkeypatch):
