@@ -345,7 +345,8 @@ async def _before_next_try(
     may_park: bool = True,
 ) -> None:
     """A short pause is waited for here; in a long one the run parks, so that it holds no lease and a cancel ends it."""
-    seconds = wanted_seconds or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25)
+    wanted = max(0.0, wanted_seconds or 0.0)  # no number, and a moment that is past, are none
+    seconds = wanted or 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25)
     if may_park and seconds > LONG_PAUSE_SECONDS:
         step = NewStep(_retry_key(key, attempt), "step", "retry", {"until": run.now().timestamp() + seconds})
         await ledger.checkpoint(run, [step])

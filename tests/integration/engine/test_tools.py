@@ -198,6 +198,23 @@ def test_a_tool_that_sleeps_holds_no_lease_and_sleeps_only_for_the_rest(stage, t
     assert (answer(run), len(lives)) == ("woke", 2)
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), -5.0])
+def test_a_wait_that_is_none_is_no_wait_and_ends_no_run(stage, test_agent, monkeypatch, seconds):
+    waits, sleep = [], asyncio.sleep
+
+    async def slept(wanted):
+        waits.append(wanted)
+        await sleep(0)
+
+    def work(ctx):
+        raise Retryable("Not now.", retry_after_seconds=seconds)
+
+    run = stage.start("x", test_agent(work))
+    monkeypatch.setattr(agent_loop.asyncio, "sleep", slept)
+    assert answer(stage.carry_on(run)) == "Not now."
+    assert [wait for wait in waits if not wait >= 0.0] == []
+
+
 class Waited(BaseModel):
     seconds: int
 
