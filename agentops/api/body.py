@@ -17,16 +17,18 @@ type _Application = Callable[[dict[str, Any], _Receive, _Send], Awaitable[None]]
 
 
 def capped(application: _Application) -> _Application:
-    """`application` with the bodies of /v1 and /hooks cut one byte above the limit while they arrive, whatever their headers say.
+    """`application` with bodies cut one byte above their limit while they arrive, whatever their headers say.
 
-    Django spools a whole body to disk before any view runs, so this is the only place where it can be stopped. The cut
-    body is above the limit, so the door answers 413; what still arrives is dropped.
+    Django spools a whole body to disk before any view runs, so this is the only place where it can be stopped. A cut
+    body of /v1 or /hooks is above the limit, so the door answers 413; what still arrives is dropped. A page's form has
+    Django's own limit.
     """
 
     async def call(scope: dict[str, Any], receive: _Receive, send: _Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(("/v1/", "/hooks/")):
+        if scope["type"] != "http":
             return await application(scope, receive, send)
-        left = settings.AGENTOPS_BODY_BYTES + 1
+        is_public = scope["path"].startswith(("/v1/", "/hooks/"))
+        left = (settings.AGENTOPS_BODY_BYTES if is_public else settings.DATA_UPLOAD_MAX_MEMORY_SIZE) + 1
 
         async def receive_capped() -> Any:
             nonlocal left

@@ -72,7 +72,10 @@ def test_problems_leave_the_asynchronous_process_too(send, method, path, status)
     assert answer.json()["request_id"] == answer.headers["X-Request-ID"]
 
 
-async def test_no_more_than_the_limit_and_a_byte_reaches_the_application():
+@pytest.mark.parametrize(
+    ("path", "kib"), [("/v1/runs", 256), ("/hooks/con_x", 256), ("/admin/login/", 1024), ("/", 1024)]
+)
+async def test_no_more_than_the_limit_and_a_byte_reaches_the_application(path, kib):
     """Django spools what it is given, so it must not be given more."""
     taken = []
 
@@ -95,11 +98,11 @@ async def test_no_more_than_the_limit_and_a_byte_reaches_the_application():
     async def send(message):
         raise AssertionError("nothing is sent")
 
-    await capped(application)({"type": "http", "path": "/v1/runs"}, receive, send)
-    assert sum(taken) == 256 * KIB + 1
+    await capped(application)({"type": "http", "path": path}, receive, send)
+    assert sum(taken) == kib * KIB + 1
 
 
-async def test_other_addresses_keep_their_bodies_whole():
+async def test_a_pages_form_within_its_limit_is_kept_whole():
     taken = []
 
     async def application(scope, receive, send):
