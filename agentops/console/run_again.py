@@ -9,6 +9,7 @@ from django.views.decorators.http import require_http_methods
 from agentops.audit.entries import Actor
 from agentops.engine.outlook import Fate, Outlook, Prospect, outlook
 from agentops.engine.rerun import Moved, rerun
+from agentops.kernel import redaction
 from agentops.kernel.problems import Conflict
 from agentops.kernel.sealed import CannotUnseal
 from operations.sentences import status_label
@@ -37,7 +38,7 @@ def run_again(request: HttpRequest, run_id: str) -> HttpResponse:
     if not run.is_terminal:
         messages.info(request, f"{run} has not ended. Wait for its end, or cancel it.")
         return HttpResponseRedirect(page_url)
-    reason = request.POST.get("reason", "").strip()[:500]
+    reason = redaction.reason(request.POST.get("reason", ""), 500)
     if request.method != "POST" or not reason:
         return _page(request, run, outlook(run), 200 if request.method != "POST" else 422)
     try:

@@ -8,6 +8,7 @@ from django.views.decorators.http import require_http_methods
 
 from agentops.audit.entries import Actor
 from agentops.engine import releases
+from agentops.kernel import redaction
 from agentops.kernel.problems import Conflict
 
 from .access import access_of
@@ -26,7 +27,7 @@ def control(request: HttpRequest, run_id: str, verb: str) -> HttpResponse:
     if chosen is None:
         raise Http404("There is nothing with this name.")
     page_url = reverse("admin:runs_page", args=[run.public_id])
-    reason = request.POST.get("reason", "").strip()[:500]
+    reason = redaction.reason(request.POST.get("reason", ""), 500)
     if request.method == "POST" and reason:
         actor = Actor(f"user:{access.user.pk}", "admin")
         try:

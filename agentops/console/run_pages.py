@@ -15,6 +15,7 @@ from agentops.audit.entries import Actor
 from agentops.engine.control import AlreadyEnded, CancelReceipt, cancel_run
 from agentops.engine.releases import choices
 from agentops.engine.standing import standing
+from agentops.kernel import redaction
 from agentops.kernel.clock import Now
 from agentops.kernel.ids import parse
 from agentops.kernel.sealed import CannotUnseal
@@ -279,7 +280,7 @@ def cancel(request: HttpRequest, run_id: str) -> HttpResponse:
     if run.is_terminal or run.ending:
         messages.info(request, f"This run is {_ended_word(run)} already; nothing more was done.")
         return HttpResponseRedirect(page_url)
-    reason = request.POST.get("reason", "").strip()[:500]
+    reason = redaction.reason(request.POST.get("reason", ""), 500)
     if request.method == "POST" and reason:
         actor = Actor(f"user:{access.user.pk}", "admin")
         try:

@@ -242,7 +242,8 @@ def test_an_engineer_pauses_resumes_and_retries_and_nobody_else_does(approval: A
         checked = signed_in(engineer, enforce_csrf_checks=True)
         assert checked.post(f"{page}{verb}/", {"reason": "no"}).status_code == 403
         assert client.get(f"{page}{verb}/").status_code == 200
-        assert client.post(f"{page}{verb}/", {"reason": " "}).status_code == 422
+        for unseen in (" ", "\u200b\u2060", "\u202e"):
+            assert client.post(f"{page}{verb}/", {"reason": unseen}).status_code == 422
         answer = client.post(f"{page}{verb}/", {"reason": "It must be so."}, follow=True)
         assert said in answer.content.decode()
     verbs = AuditEntry.objects.filter(actor=f"user:{engineer.pk}").values_list("verb", flat=True)
