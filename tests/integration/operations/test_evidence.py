@@ -18,7 +18,7 @@ from operations.connectors.registry import CONNECTORS
 from operations.dispatch import depart, loaded, send
 from operations.evidence import MAX_TRIES, Evidence, flight_seconds, key_lives, may_be_sent_again
 from operations.findings import take
-from operations.models import Attempt, Finding, Incident
+from operations.models import Attempt, Connection, Finding, Incident
 from operations.reconcile import carry_on, due, reconcile
 from operations.settlement import Says, settle
 from operations.states import OperationStatus as S
@@ -138,6 +138,13 @@ def test_days_with_a_refused_credential_use_up_none_of_the_tries_that_a_lost_ans
     take(made.id, answered(Verdict.UNKNOWN, made.attempts, code="timeout"))
     assert ledger.settle(loaded(made.id)).status == S.SUCCEEDED
     assert len(ledger.refunds(order)) == 1
+
+
+def test_a_proof_that_is_gone_since_the_look_lets_nothing_be_sent_again(ledger, order):
+    made = in_doubt(ledger, order)
+    Connection.objects.filter(pk=made.connection_id).update(grade="")
+    assert depart(loaded(made.id), AUTHORITY, worker="two") is None
+    assert (loaded(made.id).status, loaded(made.id).attempts) == (S.UNKNOWN, 1)
 
 
 def test_an_answer_is_on_record_once_however_often_its_commit_was_lost(ledger, order):

@@ -261,6 +261,17 @@ def test_a_sweep_goes_on_where_it_was_cut_and_misses_no_day(stage, payments, mon
     assert second.until > first.until + 8 * (sweep.EVERY)
 
 
+def test_an_effect_of_another_tenant_on_the_same_account_is_somebody_elses_and_never_adopted(stage):
+    same_account = factories.connection(factories.tenant("globex"), "stripe", stage.provider.payments_url)
+    stage.carry_on(stage.ask_refund(stage.order()))
+    stage.rest()
+    stage.move_clock(60)
+    done = swept(same_account)
+    assert (done.foreign, done.ours, done.adopted) == (1, 0, 0)
+    assert not Operation.objects.filter(tenant=same_account.tenant).exists()
+    assert not Incident.objects.exists()
+
+
 def test_one_effect_that_cannot_be_matched_stops_no_other_of_its_list(stage, payments, monkeypatch):
     made = [operation(stage.carry_on(stage.ask_refund(stage.order()))) for _ in range(2)]
     stage.rest()
