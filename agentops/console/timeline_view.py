@@ -190,9 +190,11 @@ def _now(look: str, text: str, key: str) -> dict[str, str]:
 
 
 def shown_groups(state: State, limit: int) -> tuple[list[Group], int]:
-    """The newest `limit` groups with all that are open, of which the page's first line speaks; how many are left out."""
+    """The newest `limit` groups, with each open question and unknown outcome before them; how many are left out."""
     groups = list(state["groups"].values())
-    shown = [group for group in groups[:-limit] if not group["end"]] + groups[-limit:]
+    waiting = ("approval", "operation")  # the page's first line speaks of them
+    older = [group for group in groups[:-limit] if group["lane"] in waiting and not group["end"]]
+    shown = older + groups[-limit:]
     return shown, len(groups) - len(shown)
 
 
