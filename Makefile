@@ -7,7 +7,7 @@ checks = $(MAKE) --no-print-directory --keep-going check
 throwaway = $(python) -m agentops.local.throwaway --
 
 lane_of_kills = tests/faults tests/integration/streaming tests/integration/local
-lane_of_stacks = tests/conformance tests/acceptance
+lane_of_stacks = tests/conformance tests/integration/console tests/acceptance
 
 .PHONY: up test unit check format lint types imports migrations browser installed installed-dev
 

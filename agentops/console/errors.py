@@ -4,6 +4,7 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template import loader
+from django.utils.cache import add_never_cache_headers
 from django.views.decorators.csrf import requires_csrf_token
 
 from agentops.telemetry.requests import request_id
@@ -13,7 +14,9 @@ def _page(request: HttpRequest, status: int, title: str, what: str, advice: str)
     context = {"title": title, "what": what, "advice": advice, "request_id": request_id(request)}
     if getattr(request, "user", None) is not None and admin.site.has_permission(request):
         context = {**admin.site.each_context(request), **context}
-    return render(request, "console/error.html", context, status=status)
+    answer = render(request, "console/error.html", context, status=status)
+    add_never_cache_headers(answer)  # a 404 or 410 may be kept otherwise, with the name in its shell
+    return answer
 
 
 @requires_csrf_token

@@ -16,6 +16,7 @@ def test_a_missing_page_stands_in_the_shell_with_its_request_id(db: None) -> Non
     assert answer.status_code == 404
     assert answer["X-Request-ID"] in page
     assert 'id="shell-nav"' in page
+    assert "no-store" in answer["Cache-Control"]
 
 
 def test_outside_the_shell_it_stands_alone(db: None) -> None:
