@@ -24,7 +24,7 @@ log = logger(__name__)
 AT_ONCE = 16  # ends that one look tells
 
 
-def due(after: UUID | None = None, limit: int = 16) -> list[UUID]:
+def due(after: UUID | None = None, limit: int = AT_ONCE) -> list[UUID]:
     """Runs whose end has not been told, the oldest first; with `after`, those that ended after that one."""
     ended = AgentRun.objects.filter(aftermath=True, finished_at__isnull=False)
     if after is not None:

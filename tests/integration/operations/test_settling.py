@@ -188,6 +188,13 @@ def test_send_again_is_refused_where_nothing_would_stop_a_second_effect(stage, e
     assert loaded(made.id).status == "escalated"
 
 
+def test_what_the_provider_has_once_accepted_nobody_sends_again(escalated, settler):
+    _, made = escalated
+    sql("UPDATE operations_operation SET accepted_at = agentops_now()")
+    refused("not_safe", say, made, settler, P.SEND_AGAIN)
+    assert loaded(made.id).status == "escalated"
+
+
 def test_keep_looking_holds_back_the_question_for_as_long_as_it_says(stage, escalated, settler, move_clock):
     _, made = escalated
     sql("UPDATE operations_operation SET key_expires_at = agentops_now()")
