@@ -3,20 +3,10 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from .connectors.base import Abilities
+from .connectors.base import NOTHING, Abilities
 from .connectors.registry import CONNECTORS
 from .models import Connection
 from .states import Grade, Outcome
-
-NOTHING = Abilities(
-    honours_idempotency_keys=False,
-    key_lifetime_seconds=0,
-    replays_errors=False,
-    refuses_changed_body=False,
-    can_look_up=False,
-    look_up_lag_seconds=0,
-    can_list=False,
-)
 
 
 @dataclass(frozen=True)

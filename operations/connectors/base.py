@@ -28,6 +28,17 @@ class Abilities:
     can_list: bool
 
 
+NOTHING = Abilities(
+    honours_idempotency_keys=False,
+    key_lifetime_seconds=0,
+    replays_errors=False,
+    refuses_changed_body=False,
+    can_look_up=False,
+    look_up_lag_seconds=0,
+    can_list=False,
+)
+
+
 @dataclass(frozen=True)
 class Guard:
     """What makes a fact matter: the fact must stand in this relation to the bound when the operation is sent."""
@@ -289,9 +300,9 @@ class Connector(ABC):
     def reversal(self, call: Call) -> Mapping[str, Json]:
         """The parameters of the action that undoes this one, from its committed record.
 
-        Asked only where an action names it in `reverses`.
+        Asked only where an action names it in `reverses`. Raises CheckFailed.
         """
-        raise NotImplementedError
+        raise CheckFailed("not_reversible", f"{self.name} undoes nothing.", retryable=False)
 
     @abstractmethod
     def check(self, call: Call) -> Facts:
@@ -317,7 +328,7 @@ class Connector(ABC):
 
         The same window shows the same effects however often it is begun again. Raises CheckFailed.
         """
-        raise NotImplementedError
+        raise CheckFailed("not_listed", f"{self.name} lists no effects.", retryable=False)
 
     def tell(self, effect: Mapping[str, Json]) -> Told | None:
         """One effect as the provider shows it, read without trust; None where it is nothing that we do."""
@@ -333,4 +344,4 @@ class Connector(ABC):
 
     def hear(self, call: Call, told: Told) -> Answer:
         """What a message says about the operation. Nothing is asked of the provider."""
-        raise NotImplementedError
+        return Answer(Verdict.UNKNOWN, code="not_heard")  # it sends none, and lists none

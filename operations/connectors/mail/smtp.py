@@ -8,18 +8,10 @@ from urllib.parse import urlsplit
 
 from django.core.mail.backends.smtp import EmailBackend
 
-from operations.connectors.base import Abilities, Answer, Call
+from operations.connectors.base import NOTHING, Answer, Call
 from operations.states import Verdict
 
-ABILITIES = Abilities(
-    honours_idempotency_keys=False,
-    key_lifetime_seconds=0,
-    replays_errors=False,
-    refuses_changed_body=False,
-    can_look_up=False,
-    look_up_lag_seconds=0,
-    can_list=False,
-)
+ABILITIES = NOTHING
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
