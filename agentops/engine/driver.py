@@ -19,9 +19,7 @@ from agentops.kernel.ids import show
 from agentops.kernel.redaction import mask_text, printable
 from agentops.telemetry.logs import bound_contextvars, logger
 from agentops.telemetry.metrics import CANCEL_SECONDS
-from approvals.services import AUTHORITY
-from operations.hooks import take_left
-from operations.reconcile import carry_on, due, waiting_for_another_release
+from operations.reconcile import waiting_for_another_release
 from runs.events import Event
 from runs.hints import Hints
 from runs.services import wake
@@ -30,6 +28,7 @@ from runs.wakeups import CONTROL_GROUP
 from . import aftermath, agent_loop, control, inbox, loading
 from .agent_loop import RunFailed
 from .claims import Unread, soon
+from .errands import Errands
 from .ledger import Ending, RunLedger
 from .live import LIFE_LOST, Leased, LeaseLost, LiveRun, Waiting
 from .statements import pool_of
@@ -68,11 +67,9 @@ class Driver:
         self.draining = False
         self._worn_out = worn_out  # called once, when this process should end and another begin
         self._callers: list[concurrent.futures.Future[int]] = []
-        self._lookers: list[concurrent.futures.Future[int]] = []
-        self._operations: dict[UUID, asyncio.Task[None]] = {}
         self._patience = STOP_PATIENCE_SECONDS
         self._told_busy = False
-        self._told_up_to: UUID | None = None  # where the next look for untold ends goes on
+        self.errands = Errands(self.owner)
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -101,8 +98,7 @@ class Driver:
 
     def look_now(self) -> int:
         """Look for due operations at once, and return how many that look has begun with; 0 where there is no look."""
-        looked: concurrent.futures.Future[int] = concurrent.futures.Future()
-        self._lookers.append(looked)
+        looked = self.errands.asked()
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._due.set)
         with suppress(TimeoutError):
@@ -129,7 +125,7 @@ class Driver:
         self._look = asyncio.Event()
         self._due = asyncio.Event()
         self.threads = ToolThreads(settings.AGENTOPS_TOOL_THREADS)
-        self.operation_threads = ToolThreads(settings.AGENTOPS_TOOL_THREADS)
+        self.operation_threads = self.errands.threads = ToolThreads(settings.AGENTOPS_TOOL_THREADS)
         pool = pool_of(settings.AGENTOPS_DRIVER_CONNECTIONS)
         await pool.open(wait=True, timeout=CONNECT_SECONDS)
         self.ledger = RunLedger(pool, self.owner)
@@ -375,31 +371,8 @@ class Driver:
                 log.exception("run_not_woken", run_id=show("run", run_id))
 
     async def _outside(self) -> None:
-        """Ends that nobody was told of, messages that were left, and operations that are due, whoever proposed them."""
-        if self.draining:
-            return
-        lookers, self._lookers = self._lookers, []
-        begun = 0
-        try:
-            found, self._told_up_to = await self._in_thread(partial(_look_outside, self._told_up_to))
-            for operation_id in found:
-                if operation_id not in self._operations:
-                    task = asyncio.create_task(self._carry_on(operation_id))
-                    self._operations[operation_id] = task
-                    begun += 1
-        finally:
-            for looker in lookers:
-                looker.set_result(begun)
-
-    async def _carry_on(self, operation_id: UUID) -> None:
-        try:
-            await self.operation_threads.run(
-                lambda: carry_on(operation_id, AUTHORITY, worker=self.owner), name="operation"
-            )
-        except Exception:
-            log.exception("operation_failed", operation=str(operation_id))
-        finally:
-            self._operations.pop(operation_id, None)
+        if not self.draining:
+            await self.errands.look()
 
     async def _in_thread[T](self, work: Callable[[], T]) -> T:
         return await self.operation_threads.run(work, name="service")
@@ -408,7 +381,7 @@ class Driver:
     async def _leave(self) -> None:
         """Present checkpoints end, leases go back; model calls and requests under way get the patience."""
         until = time.monotonic() + self._patience
-        while (self.live or self._operations) and time.monotonic() < until:
+        while (self.live or self.errands.under_way) and time.monotonic() < until:
             await asyncio.sleep(0.05)
             for run in list(self.live.values()):
                 if run.in_model and run.task is not None and time.monotonic() > until - 0.2:
@@ -425,13 +398,6 @@ def told(error: Exception) -> str:
     """An error of ours in one masked line; a validator's words quote what they refuse, so only its class is told."""
     words = "" if isinstance(error, ValidationError) else mask_text(str(error).partition("\n")[0])
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
-
-
-def _look_outside(told_up_to: UUID | None) -> tuple[list[UUID], UUID | None]:
-    """The operations that are due, after what others were to be told of, and up to where they were; one look, one connection."""
-    told_up_to = aftermath.look(told_up_to)
-    take_left()
-    return due(), told_up_to
 
 
 async def _unwrapped(work: Coroutine[Any, Any, None]) -> None:
