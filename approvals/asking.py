@@ -15,8 +15,9 @@ from operations.connectors.base import Fact, Facts
 from operations.models import Operation
 from operations.moves import Locked, move
 from operations.occurrences import AskAgain
-from operations.services import digest_of, params, remaining_minor
+from operations.services import digest_of, params
 from operations.states import OperationStatus
+from operations.targets import remaining_minor
 from runs.events import Event, append
 from runs.models import AgentRun
 from runs.services import requesters_of

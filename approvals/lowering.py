@@ -14,8 +14,9 @@ from operations.dispatch import call_of, loaded
 from operations.models import Operation
 from operations.moves import lock, move, retried
 from operations.rewriting import Rewritten, rewrite, rewritten
-from operations.services import params, remember_facts
+from operations.services import params
 from operations.states import OperationStatus
+from operations.targets import remember_facts
 
 from . import queries
 from .asking import ask, people_decide

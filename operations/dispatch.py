@@ -33,8 +33,9 @@ from .models import Attempt, Connection, Operation
 from .moves import Locked, lock, move, retried
 from .outcomes import escalate, look_again, next_generation
 from .rewriting import Rewritten, rewritten
-from .services import credential, digest_of, params, remember_facts
+from .services import credential, digest_of, params
 from .states import OperationStatus, Source, Verdict
+from .targets import remember_facts
 
 log = logger(__name__)
 

@@ -8,12 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Q, QuerySet
 from pydantic import BaseModel, ValidationError
 
 from agentops.audit.entries import Actor, record
 from agentops.kernel import canonical, sealed
-from agentops.kernel.clock import now
 from agentops.kernel.ids import parse, show, uuid7
 from agentops.kernel.sealed import Place
 from agentops.sdk.errors import JournalMismatch, Terminal
@@ -28,6 +26,7 @@ from .models import Connection, Interest, Operation, Target
 from .moves import Locked, facts_of
 from .occurrences import AskAgain, adopted_after, opens_next
 from .states import WITHOUT_EFFECT, OperationStatus
+from .targets import remember_facts
 
 
 @dataclass(frozen=True)
@@ -386,44 +385,6 @@ def _joined(run: AgentRun, step: str, operation: Operation) -> Proposed:
         run_id=run.id, step=step, defaults={"tenant_id": run.tenant_id, "operation_id": operation.id}
     )
     return Proposed(Locked(operation, {run.id: run}), False)
-
-
-def remember_facts(target: Target, facts: Facts) -> None:
-    """Keep on the locked target what the provider says it can still give, taken out what we count ourselves.
-
-    An effect under the name of an operation that has not happened, as far as we know, is counted as anybody's.
-    """
-    if facts.capacity_minor is None:
-        return
-    counted = {operation.public_id for operation in _counted(target)}
-    foreign = sum(amount for owner, amount in facts.theirs.items() if owner not in counted)
-    target.capacity_minor = facts.capacity_minor
-    target.foreign_minor = foreign
-    target.thing = facts.thing
-    target.as_of = now()
-    target.save(update_fields=["capacity_minor", "foreign_minor", "thing", "as_of"])
-
-
-_PROMISED = (
-    OperationStatus.APPROVED,
-    OperationStatus.EXECUTING,
-    OperationStatus.UNKNOWN,
-    OperationStatus.ESCALATED,
-)
-
-
-def remaining_minor(target: Target, *, but: UUID) -> int | None:
-    """What the locked target can still give: captured, less what is not ours, less all that is promised or done."""
-    if target.capacity_minor is None:
-        return None
-    ours = sum(operation.amount_minor or 0 for operation in _counted(target).exclude(pk=but))
-    return target.capacity_minor - target.foreign_minor - ours
-
-
-def _counted(target: Target) -> QuerySet[Operation]:
-    """Ours that hold or have taken money of the target: promised, on its way, in doubt, or done and not undone."""
-    done = Q(status=OperationStatus.SUCCEEDED, reversed_at__isnull=True)
-    return Operation.objects.filter(Q(status__in=_PROMISED) | done, target=target)
 
 
 def of_step(run: AgentRun, step: str) -> Operation | None:

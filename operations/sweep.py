@@ -25,8 +25,8 @@ from .findings import take
 from .grades import declared
 from .incidents import open_at
 from .models import Attempt, Connection, Operation, Sweep, Target, Unmatched
-from .services import remember_facts
 from .states import FINAL, OperationStatus, Source, Verdict
+from .targets import remember_facts
 
 log = logger(__name__)
 

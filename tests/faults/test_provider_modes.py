@@ -11,8 +11,8 @@ from operations import queries
 from operations.dispatch import depart, dispatch, loaded, send
 from operations.models import Attempt, Finding, Incident, Operation
 from operations.reconcile import carry_on, look_up
-from operations.services import remaining_minor
 from operations.states import OperationStatus as S
+from operations.targets import remaining_minor
 from runs.models import AgentRun
 from tests import factories
 from tests.stage import LARGE, SMALL, answer, operation, story, types

@@ -6,8 +6,8 @@ from agentops.audit.entries import SYSTEM
 from agentops.engine.control import cancel_run
 from operations.grades import reliance
 from operations.models import Interest, Operation
-from operations.services import remaining_minor
 from operations.states import OperationStatus
+from operations.targets import remaining_minor
 from tests import factories
 from tests.stage import LARGE, SMALL, answer, operation, together
 

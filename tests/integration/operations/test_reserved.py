@@ -14,7 +14,8 @@ from operations.connectors.registry import ACTIONS
 from operations.dispatch import dispatch
 from operations.models import Finding, Operation, Target
 from operations.moves import retried
-from operations.services import intend, propose, read_facts, remaining_minor
+from operations.services import intend, propose, read_facts
+from operations.targets import remaining_minor
 from runs.services import lock
 from tests import factories
 from tests.stage import together

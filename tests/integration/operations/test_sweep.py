@@ -15,7 +15,7 @@ from operations.connectors.registry import CONNECTORS
 from operations.dispatch import depart, dispatch, loaded
 from operations.models import Connection, Incident, Operation, Sweep, Target, Unmatched
 from operations.reconcile import carry_on
-from operations.services import remaining_minor
+from operations.targets import remaining_minor
 from runs.models import AgentRun
 from tests import factories
 from tests.provider import STRIPE_KEY
@@ -178,14 +178,20 @@ def test_what_nobody_sent_and_is_there_is_settled_where_it_stands(stage, payment
     assert len(stage.refunds(order)) == 1
 
 
-def test_what_is_in_doubt_is_settled_by_the_list(stage, payments):
+def sent_and_lost(stage):
+    """The id of a refund that the provider has made, and whose sender died before it heard so."""
     approval = stage.until_asked(stage.ask_refund(stage.order(LARGE)))
     stage.rest()
     stage.decide(approval, stage.reviewer())
     departure = depart(loaded(approval.operation_id), AUTHORITY, worker="test")
     CONNECTORS["stripe"].send(departure.call, departure.request, lambda: None)  # and then the sender died
+    return approval.operation_id
+
+
+def test_what_is_in_doubt_is_settled_by_the_list(stage, payments):
+    lost = sent_and_lost(stage)
     stage.move_clock(60)
-    assert (swept(payments).ours, loaded(approval.operation_id).status) == (1, "succeeded")
+    assert (swept(payments).ours, loaded(lost).status) == (1, "succeeded")
     assert not Incident.objects.exists()
 
 
@@ -199,16 +205,12 @@ def test_another_tenants_effect_on_the_same_account_is_somebody_elses(stage, pay
 
 
 def test_another_connections_effect_on_the_same_account_settles_nothing_here(stage, payments):
-    approval = stage.until_asked(stage.ask_refund(stage.order(LARGE)))
-    stage.rest()
-    stage.decide(approval, stage.reviewer())
-    departure = depart(loaded(approval.operation_id), AUTHORITY, worker="test")
-    CONNECTORS["stripe"].send(departure.call, departure.request, lambda: None)  # and then the sender died
+    lost = sent_and_lost(stage)
     twin = factories.connection(stage.tenant, "stripe", stage.provider.payments_url, STRIPE_KEY, name="twin")
     stage.move_clock(60)
     done = swept(twin)
     assert (done.ours, done.adopted) == (0, 0)
-    assert loaded(approval.operation_id).status == "executing"
+    assert loaded(lost).status == "executing"
 
 
 def test_an_effect_of_the_contract_test_is_nobodys(stage, payments):
