@@ -19,8 +19,13 @@ def _last_four(found: re.Match[str]) -> str:
 _PATTERNS: tuple[tuple[re.Pattern[str], _Replacement], ...] = (
     (re.compile(r"\b(?:sk|pk|rk|whsec|agops)_[A-Za-z0-9_\-]{8,}"), MASK),
     (re.compile(r"\bBearer\s+[A-Za-z0-9._\-~+/]{8,}=*", re.IGNORECASE), f"Bearer {MASK}"),
-    (re.compile(r"\beyJ[A-Za-z0-9_\-]{8,1000}\.[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]+"), MASK),
     # Each run of letters is read once: anybody can ask for an address of 64 KB, and it is masked on its way to the log.
+    (
+        re.compile(
+            r"(?<![A-Za-z0-9_\-])(?>([A-Za-z0-9_\-]*?)\beyJ[A-Za-z0-9_\-]{8,})\.[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]+"
+        ),
+        rf"\1{MASK}",
+    ),
     (
         re.compile(
             r"(?<![A-Za-z0-9._%+\-])([._%+\-]*[A-Za-z0-9])[A-Za-z0-9._%+\-]*+@([A-Za-z0-9.\-]+\.[A-Za-z]{2,})"

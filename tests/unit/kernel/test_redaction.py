@@ -13,6 +13,8 @@ from agentops.kernel.redaction import MASK, mask, mask_text, printable, reason
         ("Authorization: Bearer abcdef.ghi-jkl", f"Authorization: Bearer {MASK}"),
         ("token agops_kQ8hX2dJ4mZ", f"token {MASK}"),
         ("jwt eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJ4In0.c2ln", f"jwt {MASK}"),
+        (f"jwt eyJ{'x' * 5_000}.eyJzdWIiOiJ4In0.c2ln", f"jwt {MASK}"),  # a header with its certificates
+        ("/a-eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJ4In0.c2ln", f"/a-{MASK}"),
         ("mara.lindt@example.com wrote", f"m{MASK}@example.com wrote"),
         ("_mara@example.com, émara@example.com", f"_m{MASK}@example.com, ém{MASK}@example.com"),
         ("-mara@example.com", f"-m{MASK}@example.com"),
@@ -62,7 +64,7 @@ def test_a_reason_that_nobody_can_see_is_none(nothing):
     assert "照片不清楚" in reason(f"{nothing}照片不清楚{nothing}")
 
 
-@pytest.mark.parametrize("piece", ["a.", "a-", "eyJaaaaaaaa-", "a@", "1 ("])
+@pytest.mark.parametrize("piece", ["a.", "a-", "eyJaaaaaaaa-", "eyJaaaaaaaa.", "eyJ-", "a@", "1 ("])
 def test_a_megabyte_is_read_once(piece: str) -> None:
     """Anybody can have long words written to the log: read anew from each of their letters, these would take minutes."""
     long = piece * (1_000_000 // len(piece))
