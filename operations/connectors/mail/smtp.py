@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 from django.core.mail.backends.smtp import EmailBackend
 
 from operations.connectors.base import NOTHING, Answer, Call
+from operations.connectors.wire import LOOPBACK
 from operations.states import Verdict
 
 ABILITIES = NOTHING
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def deliver(call: Call, body: bytes, before_first_byte: Callable[[], None]) -> Answer:
